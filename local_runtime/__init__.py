@@ -1,0 +1,1 @@
+"""The same instance file on one machine: bubblewrap sandboxes instead of pods."""

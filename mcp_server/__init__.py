@@ -1,0 +1,1 @@
+"""MCP over HTTP: one `bash` tool on top of a sandbox backend."""

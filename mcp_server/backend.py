@@ -1,0 +1,62 @@
+"""The seam between the MCP server and what runs commands: pods in a cluster, bubblewrap on one machine."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from cli_mcp.execution import Outcome, ProgressCallback
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """A session of one caller. The same id under another owner is never the same sandbox."""
+
+    owner: str
+    id: str
+
+
+class SessionState(StrEnum):
+    """How a call found its session; part of every result."""
+
+    NEW = "new"
+    CONTINUED = "continued"
+    RESUMED = "resumed"  # the workspace was still there, the shell is a fresh one
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOutcome:
+    outcome: Outcome
+    session: SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether new sessions can be served; `detail` says why not, for an operator."""
+
+    ready: bool
+    detail: str = "ok"
+
+
+class SandboxBackend(Protocol):
+    """Finds or makes the sandbox of a session and runs commands in it.
+
+    Cancelling the task that awaits `run` interrupts the command; the session lives on. All methods are
+    called from one event loop and any number of them at the same time.
+    """
+
+    async def run(
+        self, session: SessionKey, command: str, timeout_seconds: float, on_progress: ProgressCallback
+    ) -> SessionOutcome:
+        """Run `command`. Raises ExecutionError and nothing else."""
+        ...
+
+    async def end(self, session: SessionKey, *, delete_workspace: bool) -> None:
+        """End the session and whatever runs in it; an unknown session is no error.
+        Raises NotSessionOwner."""
+        ...
+
+    def readiness(self) -> Readiness: ...
+
+    def session_count(self) -> int: ...
+
+    def warm_count(self) -> int: ...

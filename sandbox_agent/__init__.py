@@ -1,0 +1,1 @@
+"""The shell of one sandbox: runs commands, captures output, keeps state. Standard library only."""

@@ -1,0 +1,150 @@
+"""Files below a directory that a hostile process may change at the same time.
+
+Nothing here follows a symbolic link, crosses a mount or leaves the directory, whatever is renamed meanwhile:
+openat2(2) with RESOLVE_BENEATH, or a walk from descriptor to descriptor where the kernel lacks it.
+"""
+
+import ctypes
+import errno
+import os
+import stat
+from types import TracebackType
+from typing import Self
+
+_SYS_OPENAT2 = 437  # the same number on every architecture since Linux 5.6
+_RESOLVE_NO_XDEV = 0x01
+_RESOLVE_NO_MAGICLINKS = 0x02
+_RESOLVE_NO_SYMLINKS = 0x04
+_RESOLVE_BENEATH = 0x08
+_RESOLVE = _RESOLVE_NO_XDEV | _RESOLVE_NO_MAGICLINKS | _RESOLVE_NO_SYMLINKS | _RESOLVE_BENEATH
+# A kernel, or a seccomp filter, that does not know the call answers with one of these.
+_OPENAT2_MISSING = {errno.ENOSYS, errno.EPERM}
+_OPEN_TREE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_ALWAYS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _OpenHow(ctypes.Structure):
+    """struct open_how, openat2(2)."""
+
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+class ConfinedDirectory:
+    """A directory held open before anything hostile ran, and what may be done below it.
+
+    Paths are relative to it, of plain components: a path that is absolute, empty or has `..` in it raises
+    ValueError. Everything else that goes wrong raises OSError: ELOOP for a symbolic link, EXDEV for a mount.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._device = os.fstat(self._fd).st_dev
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def open(self, path: str, flags: int, mode: int = 0o600) -> int:
+        """A descriptor for `path`, as open(2); never blocks on a FIFO and never follows a link."""
+        parts = _components(path)
+        try:
+            return _openat2(self._fd, "/".join(parts), flags | _ALWAYS, mode)
+        except OSError as error:
+            if error.errno not in _OPENAT2_MISSING:
+                raise
+        return self._walk(parts, flags | _ALWAYS, mode)
+
+    def create(self, path: str, mode: int = 0o600) -> int:
+        """A descriptor for writing to a new regular file; FileExistsError when anything has that name."""
+        return self.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+
+    def subdirectory(self, path: str, mode: int = 0o700) -> "ConfinedDirectory":
+        """The directory `path`, made when it is missing, confined likewise."""
+        parent, name = self._parent(path)
+        try:
+            os.mkdir(name, mode, dir_fd=parent)
+        except FileExistsError:
+            pass  # whatever it is, the open below accepts nothing but a directory
+        finally:
+            os.close(parent)
+        fd = self.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        directory = object.__new__(ConfinedDirectory)
+        directory._fd, directory._device = fd, self._device
+        return directory
+
+    def unlink(self, path: str) -> None:
+        """Remove a name; a link is removed itself, not what it points to."""
+        parent, name = self._parent(path)
+        try:
+            os.unlink(name, dir_fd=parent)
+        finally:
+            os.close(parent)
+
+    def _parent(self, path: str) -> tuple[int, str]:
+        *above, name = _components(path)
+        return (self.open("/".join(above), _OPEN_TREE) if above else os.dup(self._fd)), name
+
+    def _walk(self, parts: list[str], flags: int, mode: int) -> int:
+        """What openat2 does, one component at a time."""
+        current = os.dup(self._fd)
+        try:
+            for part in parts[:-1]:
+                below = os.open(part, _OPEN_TREE | os.O_NOFOLLOW, dir_fd=current)
+                os.close(current)
+                current = below
+                self._check_device(current)
+            fd = os.open(parts[-1], flags, mode, dir_fd=current)
+        finally:
+            os.close(current)
+        try:
+            self._check_device(fd)
+            # O_PATH|O_NOFOLLOW opens a link itself instead of failing.
+            if stat.S_ISLNK(os.fstat(fd).st_mode):
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def _check_device(self, fd: int) -> None:
+        if os.fstat(fd).st_dev != self._device:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+
+def _components(path: str) -> list[str]:
+    if not path or path.startswith("/") or "\0" in path:
+        raise ValueError(f"not a relative path: {path!r}")
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if not parts or ".." in parts:
+        raise ValueError(f"not a path of plain components: {path!r}")
+    return parts
+
+
+def _openat2(directory: int, path: str, flags: int, mode: int) -> int:
+    how = _OpenHow(flags, mode if flags & os.O_CREAT else 0, _RESOLVE)
+    while True:
+        fd: int = _libc.syscall(
+            ctypes.c_long(_SYS_OPENAT2),
+            ctypes.c_int(directory),
+            ctypes.c_char_p(os.fsencode(path)),
+            ctypes.byref(how),
+            ctypes.c_size_t(ctypes.sizeof(how)),
+        )
+        if fd >= 0:
+            return fd
+        code = ctypes.get_errno()
+        # RESOLVE_BENEATH gives EAGAIN when a rename raced with it, openat2(2): the caller is to try again.
+        if code not in (errno.EAGAIN, errno.EINTR):
+            raise OSError(code, os.strerror(code), path)

@@ -1,0 +1,54 @@
+"""The seam between the shell and where it runs: how a sandbox's first process is started.
+
+The shell says what to run; a launcher decides around it. In a pod that is nothing at all, on one machine it
+is bubblewrap.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A sandbox that runs.
+
+    `process` ends when the sandbox does and killing it ends the sandbox. `root_pid`, a pid of this process's
+    own pid namespace, is the ancestor of every process of the sandbox, also of those that were orphaned.
+    """
+
+    process: asyncio.subprocess.Process
+    root_pid: int
+
+
+class Launcher(Protocol):
+    """Starts the first process of a sandbox, any number of times, always with the same workspace."""
+
+    exchange: Path
+    """A directory of this process's own, in which the shell's FIFOs are made."""
+
+    exchange_inside: str
+    """The path of the same directory in the sandbox, which need not be able to write to it."""
+
+    workspace_inside: str
+    """The absolute path of the workspace in the sandbox."""
+
+    fifo_owner: tuple[int, int] | None
+    """uid and gid that the sandbox's processes have outside, when they are not those of this process."""
+
+    async def launch(
+        self, argv: Sequence[str], *, stdin: int, output: int, pass_fds: Sequence[int]
+    ) -> Launched:
+        """Run `argv` as the sandbox's first process, with `stdin`, with `output` as its stdout and stderr and
+        with `pass_fds` open under the same numbers. Returns once the sandbox is known to be isolated.
+
+        Raises SandboxUnavailable; then nothing has run and nothing is left running.
+        """
+        ...
+
+    def cause_of_death(self) -> str | None:
+        """Why a process of the sandbox was killed since the last call, as one sentence, when the launcher
+        knows it (for example that memory ran out, and the limit); otherwise None."""
+        ...
