@@ -1,0 +1,405 @@
+"""CliMcpInstance: one sandbox class, that is an image, what its shells may reach, and how many are kept warm.
+
+The models are the API: the CRD is generated from them, local mode and the hooks read instances through them.
+"""
+
+from collections import Counter
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from cli_mcp.api import duration, endpoint, quantity
+from cli_mcp.api.endpoint import Endpoint
+from cli_mcp.api.model import ApiModel, Items, Rule, matching
+from cli_mcp.api.pod import (
+    EnvVars,
+    Labels,
+    Limits,
+    LocalObjectReference,
+    PullPolicy,
+    Resources,
+    Toleration,
+)
+from cli_mcp.api.scalars import (
+    CertificateBundle,
+    Domain,
+    GoDuration,
+    HttpProxyUrl,
+    ImageReference,
+    LabelName,
+    ObjectName,
+    PositiveDuration,
+    Quantity,
+    Username,
+    UsernamePattern,
+)
+
+GROUP = "cli-mcp.redhat.com"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "CliMcpInstance"
+# cli-mcp-<name>-kubeconfig must be a DNS label, hence at most 63 characters.
+MAX_NAME_CHARACTERS = 44
+_INT32_MAX = 2**31 - 1
+
+DEFAULT_IDLE_TIMEOUT = "30m"
+DEFAULT_WORKSPACE_SIZE = "10Gi"
+DEFAULT_WORKSPACE_RETAIN = "24h"
+DEFAULT_SANDBOX_RESOURCES = Resources(
+    requests={"cpu": "100m", "memory": "128Mi"},
+    limits={"cpu": "500m", "memory": "512Mi", "ephemeral-storage": "10Gi"},
+)
+
+Count = Annotated[int, Field(ge=1, le=_INT32_MAX)]
+Tool = Literal["bash", "files", "processes"]
+
+
+class ProxyTarget(ApiModel):
+    """What a sandbox may reach: one Kubernetes API with the credential of a Secret, or a list of hosts without
+    any credential."""
+
+    rules = (
+        Rule(
+            "self.type == 'kubernetes' || !has(self.secretName)",
+            lambda target: target.type == "kubernetes" or target.secret_name is None,
+            "secretName is for a kubernetes target; remove it, an allowlist target has no credential",
+            field="secretName",
+        ),
+        Rule(
+            "self.type == 'allowlist' || !has(self.domains)",
+            lambda target: target.type == "allowlist" or not target.domains,
+            "a kubernetes target takes its hosts from the kubeconfig; move domains to an allowlist target",
+            field="domains",
+        ),
+        Rule(
+            "self.type != 'allowlist' || has(self.domains)",
+            lambda target: target.type != "allowlist" or bool(target.domains),
+            "an allowlist target needs domains; list the hosts that sandboxes may reach",
+            field="domains",
+        ),
+        Rule(
+            "self.type == 'allowlist' || !has(self.allowUpgrades) || !self.allowUpgrades",
+            lambda target: target.type == "allowlist" or not target.allow_upgrades,
+            "a kubernetes target never allows upgrades, since exec and port-forward need them; "
+            "remove allowUpgrades",
+            field="allowUpgrades",
+        ),
+    )
+
+    type: Literal["kubernetes", "allowlist"]
+    """kubernetes: the API servers of a kubeconfig, its token put in by the proxy. allowlist: the hosts in domains,
+    nothing put in."""
+    secret_name: LabelName | None = None
+    """kubernetes only: the Secret whose key kubeconfig has the credential. cli-mcp-<instance>-kubeconfig when left
+    out. The kubeconfig may hold bearer tokens only."""
+    domains: Annotated[
+        Items[Domain],
+        Field(min_length=1, max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}),
+    ] = ()
+    """allowlist only: literal hosts, host:port or [ipv6]:port. A bare host means port 443. No wildcards."""
+    allow_upgrades: bool = False
+    """allowlist only: whether WebSockets and other protocol upgrades may pass."""
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """The hosts and ports of an allowlist target; empty for a kubernetes target."""
+        return tuple(endpoint.parse(domain) for domain in self.domains)
+
+
+class ProxyUpstream(ApiModel):
+    """How the credential proxy itself gets out, where direct connections or public CAs are not enough."""
+
+    http_proxy: HttpProxyUrl | None = None
+    """Corporate HTTP proxy, http://host:port, asked to CONNECT to every target."""
+    ca_bundle: CertificateBundle | None = None
+    """PEM certificates of CAs to trust besides the public ones."""
+
+
+def _no_duplicate_endpoint(proxy: "Proxy") -> bool:
+    counts = Counter(endpoint for target in proxy.targets for endpoint in target.endpoints)
+    return all(count == 1 for count in counts.values())
+
+
+# CEL cannot flatten lists: each domain, port 443 cut off, must occur once among all of them.
+_NORMAL = "({0}.endsWith(':443') ? {0}.substring(0, size({0}) - 4) : {0}).lowerAscii()"
+
+
+class Proxy(ApiModel):
+    """The credential proxy, the only way out of a sandbox."""
+
+    rules = (
+        Rule(
+            "self.targets.filter(target, target.type == 'kubernetes').size() <= 1",
+            lambda proxy: sum(target.type == "kubernetes" for target in proxy.targets) <= 1,
+            "at most one kubernetes target; put all clusters into one kubeconfig",
+            field="targets",
+        ),
+        Rule(
+            "self.targets.all(t, !has(t.domains) || t.domains.all(d, self.targets.map(u, has(u.domains) ? "
+            f"u.domains.filter(e, {_NORMAL.format('e')} == {_NORMAL.format('d')}).size() : 0).sum() == 1))",
+            _no_duplicate_endpoint,
+            "the same host and port twice; remove one (a bare host means port 443, case does not matter)",
+            field="targets",
+        ),
+    )
+
+    targets: Annotated[
+        Items[ProxyTarget],
+        Field(min_length=1, max_length=8, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+    ]
+    """What sandboxes may reach; everything else is refused. At most one target of type kubernetes."""
+    upstream: ProxyUpstream | None = None
+    """Corporate proxy and private CAs on the way to the targets."""
+
+    @property
+    def kubernetes_target(self) -> ProxyTarget | None:
+        return next((target for target in self.targets if target.type == "kubernetes"), None)
+
+
+class Workspace(ApiModel):
+    """/workspace, the home directory of the shell."""
+
+    rules = (
+        Rule(
+            "self.persistent || !(has(self.size) || has(self.storageClassName) || has(self.retain))",
+            lambda workspace: (
+                workspace.persistent
+                or (workspace.size, workspace.storage_class_name, workspace.retain) == (None, None, None)
+            ),
+            "size, storageClassName and retain are for persistent workspaces; set persistent: true or remove them",
+            field="persistent",
+        ),
+    )
+
+    persistent: bool = False
+    """Whether files outlive the sandbox and come back when the same session returns."""
+    size: Quantity | None = None
+    """Size of the volume, 10Gi when left out."""
+    storage_class_name: ObjectName | None = None
+    """Storage class of the volume; the cluster's default when left out."""
+    retain: PositiveDuration | None = None
+    """How long the volume of an ended session is kept, counted from its last use: a Go duration, 24h when left
+    out."""
+
+    @property
+    def size_bytes(self) -> int:
+        return quantity.parse_bytes(self.size or DEFAULT_WORKSPACE_SIZE)
+
+    @property
+    def retain_seconds(self) -> float:
+        return duration.parse_seconds(self.retain or DEFAULT_WORKSPACE_RETAIN)
+
+
+class Sandbox(ApiModel):
+    """The sandbox pods of this instance: image, resources, environment, life time."""
+
+    image: ImageReference = ""
+    """Any image with bash 4.4 or newer and a numeric USER. Empty means the operator's own sandbox image."""
+    idle_timeout: GoDuration = DEFAULT_IDLE_TIMEOUT
+    """How long a session may be idle before its sandbox is removed: a Go duration such as 90s or 1h30m. Zero and
+    negative mean 30m. A running command is never cut off by it."""
+    warm_pool_size: Annotated[int, Field(ge=0, le=_INT32_MAX)] = 0
+    """How many sandboxes are kept ready for new sessions. Changing it restarts nothing."""
+    resources: Resources = Resources()
+    """Resources of a sandbox. What is left out is 100m CPU and 128Mi memory requested, and limits of 500m CPU, 512Mi
+    memory and 10Gi ephemeral-storage."""
+    env: EnvVars = ()
+    """Further environment variables. The shell can read them: no place for credentials."""
+    image_pull_policy: PullPolicy | None = None
+    """When the image is pulled; Kubernetes' default for the image's tag when left out."""
+    runtime_class_name: ObjectName | None = None
+    """RuntimeClass of the pods, for stronger isolation such as gVisor or Kata Containers."""
+    node_selector: Labels = {}
+    """Labels that a node must have."""
+    tolerations: Annotated[
+        Items[Toleration], Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = ()
+    """Node taints that the pods tolerate."""
+    priority_class_name: ObjectName | None = None
+    """PriorityClass of the pods."""
+    image_pull_secrets: Annotated[
+        Items[LocalObjectReference],
+        Field(
+            max_length=16,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
+    ] = ()
+    """Secrets of the same namespace for pulling the image."""
+    host_users: bool | None = None
+    """false gives each pod a user namespace of its own, where the cluster has them."""
+    max_sessions: Count | None = None
+    """How many sessions the instance serves at the same time; no limit when left out."""
+    max_sessions_per_owner: Count | None = None
+    """How many of them one caller may have; no limit when left out."""
+    max_lifetime: PositiveDuration | None = None
+    """How old a sandbox may become, even while a command runs: a Go duration; no limit when left out."""
+    dns: Literal["none", "cluster"] = "none"
+    """none: the pods resolve no names, the proxy does. cluster: they may ask the cluster's DNS, which is also a way
+    for data to leave."""
+    isolation_test: bool = True
+    """Whether a sandbox proves that it can reach nothing but the proxy before it is used."""
+    workspace: Workspace = Workspace()
+    """Whether files outlive the sandbox."""
+
+    @property
+    def idle_timeout_seconds(self) -> float:
+        seconds = duration.parse_seconds(self.idle_timeout)
+        return seconds if seconds > 0 else duration.parse_seconds(DEFAULT_IDLE_TIMEOUT)
+
+    @property
+    def max_lifetime_seconds(self) -> float | None:
+        return None if self.max_lifetime is None else duration.parse_seconds(self.max_lifetime)
+
+    @property
+    def effective_resources(self) -> Resources:
+        """Requests and limits with the defaults for what is left out, none of them above its limit."""
+        return self.resources.with_defaults(DEFAULT_SANDBOX_RESOURCES)
+
+    @property
+    def limits(self) -> Limits:
+        limits = self.effective_resources.limits
+        return Limits(
+            cpu_millicores=quantity.parse_millicores(limits["cpu"]),
+            memory_bytes=quantity.parse_bytes(limits["memory"]),
+            ephemeral_storage_bytes=quantity.parse_bytes(limits["ephemeral-storage"]),
+        )
+
+
+class ServerContainer(ApiModel):
+    """The container of the MCP server."""
+
+    resources: Resources = Resources()
+    """Resources of the container; the operator's defaults for what is left out."""
+    image_pull_policy: PullPolicy | None = None
+    """When the operator's image is pulled."""
+
+
+class SshRoute(ApiModel):
+    """Which keys may log in as which user. Each user name is a session of its own."""
+
+    rules = (
+        Rule(
+            "has(self.username) != has(self.usernamePattern)",
+            lambda route: (route.username is None) != (route.username_pattern is None),
+            "needs either username or usernamePattern; keep one of them",
+        ),
+    )
+
+    username: Username | None = None
+    """One user name."""
+    username_pattern: UsernamePattern | None = None
+    """All user names that this regular expression matches from ^ to $, such as ^agent-[a-z0-9]+$."""
+    authorized_keys_secret: ObjectName
+    """Secret whose key authorized_keys lists the public keys, in the format of OpenSSH."""
+
+
+class SshService(ApiModel):
+    """The Service of the SSH gateway."""
+
+    rules = (
+        Rule(
+            "!has(self.nodePort) || (has(self.type) && self.type != 'ClusterIP')",
+            lambda service: service.node_port is None or service.type != "ClusterIP",
+            "nodePort needs type NodePort or LoadBalancer; set type, or remove nodePort",
+            field="nodePort",
+        ),
+    )
+
+    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
+    """How clients reach the gateway's port 22."""
+    node_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Fixed port on every node; chosen by the cluster when left out."""
+
+
+def _usernames_are_unique(ssh: "Ssh") -> bool:
+    names = [route.username for route in ssh.routes if route.username is not None]
+    return len(names) == len(set(names))
+
+
+class Ssh(ApiModel):
+    """A second way in: SSH with public keys, every login forced into the MCP server."""
+
+    rules = (
+        Rule(
+            "self.routes.all(route, !has(route.username) || self.routes.exists_one(other, "
+            "has(other.username) && other.username == route.username))",
+            _usernames_are_unique,
+            "two routes have the same username; put all its keys into one Secret",
+            field="routes",
+        ),
+    )
+
+    routes: Annotated[
+        Items[SshRoute],
+        Field(min_length=1, max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+    ]
+    """Who may log in; the first route that fits the user name counts."""
+    host_key_secret: ObjectName | None = None
+    """Secret whose key ssh_host_ed25519_key has the gateway's host key; made by the operator when left out."""
+    service: SshService = SshService()
+    """How clients reach the gateway."""
+
+
+class InstanceSpec(ApiModel):
+    """What the instance should be."""
+
+    replicas: Count = 1
+    """MCP server pods."""
+    sandbox: Sandbox = Sandbox()
+    """The sandbox pods: image, resources, environment, life time."""
+    tools: Annotated[
+        Items[Tool],
+        Field(min_length=1, max_length=3, json_schema_extra={"x-kubernetes-list-type": "set"}),
+    ] = ("bash",)
+    """MCP tools beside bash: files (read, write, list, move and delete them), processes (start, list, kill, tail)."""
+    server_container: ServerContainer | None = None
+    """The container of the MCP server."""
+    proxy: Proxy | None = None
+    """What sandboxes may reach. Without it there are no routes, and in a cluster no sandboxes."""
+    ssh: Ssh | None = None
+    """SSH access; off when left out."""
+
+
+class Metadata(ApiModel):
+    """The parts of a Kubernetes object's metadata that matter here; the others pass unread."""
+
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=MAX_NAME_CHARACTERS),
+        matching(
+            r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+            "must consist of lower-case letters, digits and '-', since names of Services are made from it",
+        ),
+    ]
+    namespace: LabelName | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    uid: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    finalizers: Items[str] = ()
+    generate_name: str = ""
+    managed_fields: Items[Any] = ()
+    owner_references: Items[Any] = ()
+    resource_version: str = ""
+    self_link: str = ""
+
+
+class CliMcpInstance(ApiModel):
+    """One sandbox class: an image, what its shells may reach, and how many are kept warm."""
+
+    api_version: Literal["cli-mcp.redhat.com/v1alpha1"]
+    kind: Literal["CliMcpInstance"]
+    metadata: Metadata
+    spec: InstanceSpec = InstanceSpec()
+    """What the instance should be."""
+    status: dict[str, Any] = {}
+    """What was last observed; the operator writes it and nothing here relies on it."""
+
+    @property
+    def kubeconfig_secret_name(self) -> str | None:
+        """The Secret of the kubernetes target; None without such a target."""
+        target = self.spec.proxy and self.spec.proxy.kubernetes_target
+        return (target.secret_name or f"cli-mcp-{self.metadata.name}-kubeconfig") if target else None
