@@ -59,6 +59,7 @@ def load_documents(text: str) -> list[Document]:
         documents = []
         while loader.check_node():
             node = loader.get_node()
+            assert node is not None
             reader = _Reader(loader)
             data = reader.read(node, ())
             if data is not None:
@@ -118,7 +119,7 @@ class _Reader:
 
     def _construct(self, node: yaml.Node) -> Any:
         try:
-            return self._loader.construct_object(node)  # type: ignore[no-untyped-call]
+            return self._loader.construct_object(node)
         except ValueError as error:  # a tag that does not fit its value, such as !!int x
             raise UnreadableYaml(f"{node.value!r} does not fit its tag", node.start_mark.line + 1) from error
 
@@ -142,7 +143,5 @@ def load_instance(text: str) -> CliMcpInstance:
         raise InvalidInstance([Problem((), text)])
     if len(instances) > 1:
         lines = ", ".join(str(document.line_of(())) for document in instances)
-        raise InvalidInstance(
-            [Problem((), f"more than one {KIND} (lines {lines}); give each a file of its own")]
-        )
+        raise InvalidInstance([Problem((), f"more than one {KIND} (lines {lines}); give each its own file")])
     return parse_instance(instances[0].data)

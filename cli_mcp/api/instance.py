@@ -38,8 +38,12 @@ GROUP = "cli-mcp.redhat.com"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "CliMcpInstance"
-# cli-mcp-<name>-kubeconfig must be a DNS label, hence at most 63 characters.
-MAX_NAME_CHARACTERS = 44
+# cli-mcp-<name>-kubeconfig must be a DNS label, hence of at most 63 characters.
+NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,42}[a-z0-9])?$"
+NAME_MESSAGE = (
+    "must be 1 to 44 lower-case letters, digits and '-', no '-' first or last, since names of Services and "
+    "Secrets are made from it; choose another"
+)
 _INT32_MAX = 2**31 - 1
 
 DEFAULT_IDLE_TIMEOUT = "30m"
@@ -55,8 +59,7 @@ Tool = Literal["bash", "files", "processes"]
 
 
 class ProxyTarget(ApiModel):
-    """What a sandbox may reach: one Kubernetes API with the credential of a Secret, or a list of hosts without
-    any credential."""
+    """What a sandbox may reach: a Kubernetes API with the credential of a Secret, or hosts without any."""
 
     rules = (
         Rule(
@@ -87,11 +90,11 @@ class ProxyTarget(ApiModel):
     )
 
     type: Literal["kubernetes", "allowlist"]
-    """kubernetes: the API servers of a kubeconfig, its token put in by the proxy. allowlist: the hosts in domains,
-    nothing put in."""
+    """kubernetes: the API servers of a kubeconfig, its token put in by the proxy. allowlist: the hosts in
+    domains, nothing put in."""
     secret_name: LabelName | None = None
-    """kubernetes only: the Secret whose key kubeconfig has the credential. cli-mcp-<instance>-kubeconfig when left
-    out. The kubeconfig may hold bearer tokens only."""
+    """kubernetes only: the Secret whose key kubeconfig has the credential; cli-mcp-<instance>-kubeconfig when
+    left out. The kubeconfig may hold bearer tokens only."""
     domains: Annotated[
         Items[Domain],
         Field(min_length=1, max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}),
@@ -161,12 +164,13 @@ class Workspace(ApiModel):
 
     rules = (
         Rule(
-            "self.persistent || !(has(self.size) || has(self.storageClassName) || has(self.retain))",
+            "(has(self.persistent) && self.persistent) "
+            "|| !(has(self.size) || has(self.storageClassName) || has(self.retain))",
             lambda workspace: (
                 workspace.persistent
                 or (workspace.size, workspace.storage_class_name, workspace.retain) == (None, None, None)
             ),
-            "size, storageClassName and retain are for persistent workspaces; set persistent: true or remove them",
+            "size, storageClassName and retain need persistent: true; set it, or remove them",
             field="persistent",
         ),
     )
@@ -178,8 +182,8 @@ class Workspace(ApiModel):
     storage_class_name: ObjectName | None = None
     """Storage class of the volume; the cluster's default when left out."""
     retain: PositiveDuration | None = None
-    """How long the volume of an ended session is kept, counted from its last use: a Go duration, 24h when left
-    out."""
+    """How long the volume of an ended session is kept, counted from its last use: a Go duration, 24h when
+    left out."""
 
     @property
     def size_bytes(self) -> int:
@@ -196,20 +200,20 @@ class Sandbox(ApiModel):
     image: ImageReference = ""
     """Any image with bash 4.4 or newer and a numeric USER. Empty means the operator's own sandbox image."""
     idle_timeout: GoDuration = DEFAULT_IDLE_TIMEOUT
-    """How long a session may be idle before its sandbox is removed: a Go duration such as 90s or 1h30m. Zero and
-    negative mean 30m. A running command is never cut off by it."""
+    """How long a session may be idle before its sandbox is removed: a Go duration such as 90s or 1h30m. Zero
+    and negative mean 30m. A running command is never cut off by it."""
     warm_pool_size: Annotated[int, Field(ge=0, le=_INT32_MAX)] = 0
     """How many sandboxes are kept ready for new sessions. Changing it restarts nothing."""
     resources: Resources = Resources()
-    """Resources of a sandbox. What is left out is 100m CPU and 128Mi memory requested, and limits of 500m CPU, 512Mi
-    memory and 10Gi ephemeral-storage."""
+    """Resources of a sandbox. What is left out is 100m CPU and 128Mi memory requested, and limits of 500m
+    CPU, 512Mi memory and 10Gi ephemeral-storage."""
     env: EnvVars = ()
     """Further environment variables. The shell can read them: no place for credentials."""
     image_pull_policy: PullPolicy | None = None
     """When the image is pulled; Kubernetes' default for the image's tag when left out."""
     runtime_class_name: ObjectName | None = None
     """RuntimeClass of the pods, for stronger isolation such as gVisor or Kata Containers."""
-    node_selector: Labels = {}
+    node_selector: Labels = Field(default_factory=dict)
     """Labels that a node must have."""
     tolerations: Annotated[
         Items[Toleration], Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"})
@@ -234,8 +238,8 @@ class Sandbox(ApiModel):
     max_lifetime: PositiveDuration | None = None
     """How old a sandbox may become, even while a command runs: a Go duration; no limit when left out."""
     dns: Literal["none", "cluster"] = "none"
-    """none: the pods resolve no names, the proxy does. cluster: they may ask the cluster's DNS, which is also a way
-    for data to leave."""
+    """none: the pods resolve no names, the proxy does. cluster: they may ask the cluster's DNS, which is also
+    a way for data to leave."""
     isolation_test: bool = True
     """Whether a sandbox proves that it can reach nothing but the proxy before it is used."""
     workspace: Workspace = Workspace()
@@ -335,7 +339,7 @@ class Ssh(ApiModel):
     ]
     """Who may log in; the first route that fits the user name counts."""
     host_key_secret: ObjectName | None = None
-    """Secret whose key ssh_host_ed25519_key has the gateway's host key; made by the operator when left out."""
+    """Secret whose key ssh_host_ed25519_key has the gateway's host key; generated when left out."""
     service: SshService = SshService()
     """How clients reach the gateway."""
 
@@ -351,7 +355,7 @@ class InstanceSpec(ApiModel):
         Items[Tool],
         Field(min_length=1, max_length=3, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ] = ("bash",)
-    """MCP tools beside bash: files (read, write, list, move and delete them), processes (start, list, kill, tail)."""
+    """MCP tools on offer: bash, files (read, write, list, move, delete), processes (start, list, kill)."""
     server_container: ServerContainer | None = None
     """The container of the MCP server."""
     proxy: Proxy | None = None
@@ -363,17 +367,10 @@ class InstanceSpec(ApiModel):
 class Metadata(ApiModel):
     """The parts of a Kubernetes object's metadata that matter here; the others pass unread."""
 
-    name: Annotated[
-        str,
-        Field(min_length=1, max_length=MAX_NAME_CHARACTERS),
-        matching(
-            r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
-            "must consist of lower-case letters, digits and '-', since names of Services are made from it",
-        ),
-    ]
+    name: Annotated[str, matching(NAME_PATTERN, NAME_MESSAGE)]
     namespace: LabelName | None = None
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
     uid: str = ""
     generation: int = 0
     creation_timestamp: str | None = None
@@ -395,7 +392,7 @@ class CliMcpInstance(ApiModel):
     metadata: Metadata
     spec: InstanceSpec = InstanceSpec()
     """What the instance should be."""
-    status: dict[str, Any] = {}
+    status: dict[str, Any] = Field(default_factory=dict)
     """What was last observed; the operator writes it and nothing here relies on it."""
 
     @property

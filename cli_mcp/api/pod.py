@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from cli_mcp.api import quantity
 from cli_mcp.api.model import ApiModel, Items, Rule
@@ -16,6 +16,9 @@ Labels = Annotated[
     dict[str, Annotated[str, Field(max_length=63)]],
     Field(max_length=32),
 ]
+
+# A server-side apply replaces such an object as a whole.
+_ATOMIC = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
 
 # The sandbox's environment that the operator writes itself, whatever an instance says: where the proxy is,
 # which CA to trust (every common client has a variable of its own), where the shell lives.
@@ -68,7 +71,8 @@ class Resources(ApiModel):
             field="requests",
         ),
         Rule(
-            "!has(self.limits) || self.limits.all(name, quantity(string(self.limits[name])).sign() > 0)",
+            "!has(self.limits) || "
+            "self.limits.all(name, quantity(string(self.limits[name])).isGreaterThan(quantity('0')))",
             lambda resources: all(quantity.parse(limit) > 0 for limit in resources.limits.values()),
             "a limit of 0 leaves nothing to run with; raise it, or leave it out for the default",
             field="limits",
@@ -101,6 +105,8 @@ def _filled(
 class SecretKeySelector(ApiModel):
     """One key of a Secret of the same namespace."""
 
+    model_config = _ATOMIC
+
     name: ObjectName
     """Name of the Secret."""
     key: DataKey
@@ -111,6 +117,8 @@ class SecretKeySelector(ApiModel):
 
 class ConfigMapKeySelector(ApiModel):
     """One key of a ConfigMap of the same namespace."""
+
+    model_config = _ATOMIC
 
     name: ObjectName
     """Name of the ConfigMap."""
@@ -123,6 +131,8 @@ class ConfigMapKeySelector(ApiModel):
 class ObjectFieldSelector(ApiModel):
     """One field of the sandbox pod."""
 
+    model_config = _ATOMIC
+
     api_version: Annotated[str, Field(max_length=63)] = "v1"
     """Version of the schema that fieldPath is written in."""
     field_path: Annotated[str, Field(min_length=1, max_length=512)]
@@ -131,6 +141,8 @@ class ObjectFieldSelector(ApiModel):
 
 class ResourceFieldSelector(ApiModel):
     """One request or limit of the sandbox container."""
+
+    model_config = _ATOMIC
 
     container_name: LabelName | None = None
     """Name of the container; the variable's own when left out."""
@@ -185,6 +197,8 @@ class EnvVar(ApiModel):
 
 class LocalObjectReference(ApiModel):
     """An object of the same namespace."""
+
+    model_config = _ATOMIC
 
     name: ObjectName
     """Name of the object."""

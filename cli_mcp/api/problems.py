@@ -1,20 +1,20 @@
 """What is wrong with an instance, for a person: the path of a field, what is wrong there and what to do."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from cli_mcp.api.model import BROKEN_RULES
+from cli_mcp.api.model import BROKEN_RULES, Rule
 
 Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`path` leads to the field, empty for the document as a whole; `text` says what is wrong and what to do."""
+    """`path` leads to the field, empty for the whole document; `text` says what is wrong and what to do."""
 
     path: Path
     text: str
@@ -37,8 +37,8 @@ def format_path(path: Path) -> str:
     return text.removeprefix(".")
 
 
-# By pydantic's error type, filled in with the error's context. Types that are not listed cannot occur, or their
-# own text is good enough.
+# By pydantic's error type, filled in with the error's context. Types that are not listed cannot occur, or
+# their own text is good enough.
 _TEXTS = {
     "missing": "is required; add it",
     "string_type": "must be text; put the value in quotes",
@@ -60,17 +60,26 @@ _TEXTS = {
 def problems_of(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
     """The problems in `error`, which was raised by `model`."""
     found: list[Problem] = []
-    for detail in error.errors(include_url=False):
+    details = error.errors(include_url=False)
+    for detail in details:
         path, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
         if kind == BROKEN_RULES:
-            found += [
-                Problem((*path, *filter(None, [rule.field])), rule.message) for rule in context["rules"]
-            ]
+            found += [_broken(rule, path) for rule in context["rules"]]
         elif kind == "extra_forbidden":
             found.append(Problem(path, _unknown_field(str(path[-1]), _model_at(model, path[:-1]))))
+        elif kind == "too_short" and any(_lies_below(other["loc"], path) for other in details):
+            continue  # a list counts as empty when none of its entries is valid
         else:
             found.append(Problem(path, _TEXTS.get(kind, detail["msg"]).format_map(_Shown(context))))
     return found
+
+
+def _broken(rule: Rule, path: Path) -> Problem:
+    return Problem(path if rule.field is None else (*path, rule.field), rule.message)
+
+
+def _lies_below(path: Path, above: Path) -> bool:
+    return len(path) > len(above) and path[: len(above)] == above
 
 
 class _Shown(dict[str, Any]):
@@ -101,7 +110,7 @@ def _model_at(model: type[BaseModel], path: Path) -> type[BaseModel]:
     return model
 
 
-def _models_in(annotation: Any) -> Iterable[type[BaseModel]]:
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):

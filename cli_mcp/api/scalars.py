@@ -49,7 +49,11 @@ EnvName = Annotated[
 EnvValue = Annotated[
     str,
     Field(max_length=65_536),
-    matching(r"^[^\x00]*$", "must not contain NUL, which no environment variable can hold"),
+    Check(
+        r"!self.contains('\u0000')",
+        lambda text: "\0" not in text,
+        "must not contain NUL, which no environment variable can hold",
+    ),
 ]
 
 ImageReference = Annotated[
@@ -164,12 +168,12 @@ CertificateBundle = Annotated[
 ]
 """CA certificates, PEM, inline."""
 
-_USERNAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}"
 Username = Annotated[
     str,
+    Field(min_length=1, max_length=63),
     matching(
-        rf"^{_USERNAME}$",
-        "must be a user name of at most 63 letters, digits, '_', '.' and '-', not starting with '.' or '-'",
+        r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$",
+        "must be a user name of letters, digits, '_', '.' and '-', not starting with '.' or '-'",
     ),
 ]
 
