@@ -1,0 +1,89 @@
+"""The HTTP application: what is served under which path, and what stands in front of it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from mcp_server.authentication import Authenticator
+from mcp_server.backend import Readiness, SandboxBackend
+from mcp_server.bash import Bash, internal_error
+from mcp_server.calls import RunningCalls
+from mcp_server.endpoint import McpEndpoint
+from mcp_server.guards import Guards
+from mcp_server.metrics import CONTENT_TYPE, Metrics
+from mcp_server.sessions import session_route
+from mcp_server.settings import ServerSettings
+
+
+def build_app(backend: SandboxBackend, settings: ServerSettings, authenticator: Authenticator) -> Starlette:
+    """The application, for `serving.serve`."""
+    calls = RunningCalls()
+    metrics = Metrics(
+        sessions=backend.session_count, warm_sandboxes=backend.warm_count, running_calls=calls.__len__
+    )
+    bash = Bash(backend, calls, metrics, progress_interval_seconds=settings.progress_interval_seconds)
+    endpoint = McpEndpoint(bash, settings)
+
+    async def live(request: Request) -> Response:
+        return JSONResponse({"live": True})
+
+    async def health(request: Request) -> Response:
+        readiness = backend.readiness() if calls.accepting else Readiness(False, "shutting down")
+        return JSONResponse(
+            {"ready": readiness.ready, "detail": readiness.detail}, 200 if readiness.ready else 503
+        )
+
+    async def expose_metrics(request: Request) -> Response:
+        return Response(metrics.exposition(), media_type=CONTENT_TYPE)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with endpoint.running():
+            yield
+
+    app = Starlette(
+        routes=[
+            Route("/mcp", endpoint),
+            Route("/mcp/", endpoint),
+            session_route(backend),
+            Route("/live", live),
+            Route("/health", health),
+            Route("/metrics", expose_metrics),
+        ],
+        middleware=[
+            Middleware(
+                Guards, settings=settings, authenticator=authenticator, on_refusal=metrics.request_refused
+            )
+        ],
+        exception_handlers={404: _not_found, 405: _method_not_allowed, Exception: _failed},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    app.state.calls = calls
+    return app
+
+
+def calls_of(app: Starlette) -> RunningCalls:
+    """The calls that run in an application of `build_app`."""
+    calls = app.state.calls
+    assert isinstance(calls, RunningCalls)
+    return calls
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": "There is nothing here. MCP clients connect to /mcp."}, 404)
+
+
+async def _method_not_allowed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": "This path has no such method."}, 405, headers=error.headers)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": internal_error(error)}, 500)

@@ -1,0 +1,134 @@
+"""Serves the application on a socket and ends without cutting off what runs."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+
+import h11
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from mcp_server.app import calls_of
+
+# Connections beyond this are answered 503: each may hold a request of several megabytes.
+MAX_CONNECTIONS = 2_000
+HEAD_TIMEOUT_SECONDS = 20.0
+_KEEP_ALIVE_SECONDS = 75
+_MAX_HEAD_BYTES = 64 * 1024
+# How long answers may take to be sent once their commands have ended.
+_FLUSH_SECONDS = 5
+
+
+class _Protocol(H11Protocol):
+    """Closes a connection whose request head does not come in time; uvicorn alone would wait without end.
+
+    h11, not httptools: it strips the whitespace around header values as RFC 9112 section 5.1 asks.
+    """
+
+    _head_deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE and self._head_deadline is None:
+            self._expect_head()
+        elif self.conn.their_state is not h11.IDLE and self._head_deadline is not None:
+            self._head_deadline.cancel()
+            self._head_deadline = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._head_deadline is not None:
+            self._head_deadline.cancel()
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        self._head_deadline = self.loop.call_later(HEAD_TIMEOUT_SECONDS, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        if self.conn.their_state is h11.IDLE:
+            self.transport.close()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the caller's business: `serve` runs in its event loop."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_started()
+
+
+async def serve(
+    app: Starlette,
+    host: str,
+    port: int,
+    *,
+    drain_seconds: float,
+    stop: asyncio.Event,
+    stop_now: asyncio.Event | None = None,
+    on_bound: Callable[[int], None] = lambda port: None,
+) -> None:
+    """Serve `app`, made by build_app, until `stop` is set; return when it has stopped.
+
+    `on_bound` gets the port once connections are accepted, which is of use with port 0. After `stop` new
+    calls are refused and running commands have `drain_seconds`, then they are interrupted; `stop_now`
+    interrupts them at once. Raises OSError when the address cannot be had.
+    """
+    calls = calls_of(app)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS) as listener:
+        # Inherited by its connections, on which asyncio would not set it: an answer, sent as head and body,
+        # would wait for the client's delayed acknowledgement: 40 ms.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        bound_port = listener.getsockname()[1]
+        server = _Server(_config(app), on_started=lambda: on_bound(bound_port))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            await _first_of(serving, stop.wait())
+            calls.close()
+            await _first_of(calls.finished(), (stop_now or asyncio.Event()).wait(), seconds=drain_seconds)
+            calls.cancel_all()
+            await _first_of(calls.finished(), seconds=_FLUSH_SECONDS)
+        finally:
+            server.should_exit = True
+            await serving
+
+
+async def _first_of(*awaited: Awaitable[object], seconds: float | None = None) -> None:
+    """Return when one of them is done, or after `seconds`. Coroutines are cancelled then; tasks run on."""
+    tasks = [asyncio.ensure_future(one) for one in awaited]
+    try:
+        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one, task in zip(awaited, tasks, strict=True):
+            if one is not task:
+                task.cancel()
+
+
+def _config(app: Starlette) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=_Protocol,
+        ws="none",
+        loop="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=_FLUSH_SECONDS,
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+    )

@@ -1,0 +1,164 @@
+"""The `bash` tool as clients see it: its definition, and what a call's arguments and headers mean.
+
+Pure: nothing here runs a command. A call that cannot be meant is an InvalidCall that a model can act on.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mcp import types
+
+from cli_mcp.execution import (
+    DEFAULT_TIMEOUT_SECONDS,
+    MAX_TIMEOUT_SECONDS,
+    STREAM_LIMIT_BYTES,
+    TIMEOUT_EXIT_CODE,
+)
+
+TOOL_NAME = "bash"
+SESSION_HEADER = "X-Session-ID"
+# A label of a host name (RFC 1123 section 2.1), since a session's id becomes part of object names.
+_SESSION_ID = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_RESERVED_PREFIX = "ssh-"
+_SESSION_ID_RULE = (
+    "1 to 63 lower-case letters, digits and hyphens, without a hyphen at either end, "
+    f"and does not start with `{_RESERVED_PREFIX}`"
+)
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?")
+# `timeout` has no maximum here: a client that checks the schema itself would refuse what is merely cut.
+_PROPERTIES = {
+    "command": {"type": "string", "description": "What bash runs, of one or many lines."},
+    "timeout": {
+        "type": "number",
+        "description": f"Seconds until the command is killed. Default {DEFAULT_TIMEOUT_SECONDS:.0f}, "
+        f"at most {MAX_TIMEOUT_SECONDS:.0f}.",
+        "exclusiveMinimum": 0,
+        "default": DEFAULT_TIMEOUT_SECONDS,
+    },
+}
+_INPUT_SCHEMA = {
+    "type": "object",
+    "properties": _PROPERTIES,
+    "required": ["command"],
+    "additionalProperties": False,
+}
+
+
+class InvalidCall(Exception):
+    """A call that cannot be run as it was sent; the message says what to send instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class BashCall:
+    """`asked_seconds` is the timeout that was asked for, which may be more than `timeout_seconds` allows."""
+
+    command: str
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    asked_seconds: float = DEFAULT_TIMEOUT_SECONDS
+
+
+def bash_tool(egress_hint: str) -> types.Tool:
+    """The definition that tools/list gives. Hints are those of a tool that can do anything to its sandbox."""
+    return types.Tool(
+        name=TOOL_NAME,
+        title="Run a bash command",
+        description=_description(egress_hint),
+        input_schema=_INPUT_SCHEMA,
+        annotations=types.ToolAnnotations(
+            read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True
+        ),
+    )
+
+
+def _description(egress_hint: str) -> str:
+    return f"""\
+Run a command in a bash shell that lives in a sandbox of its own and stays there between calls.
+
+- Kept from call to call: working directory, variables, functions, aliases, shell options, and files in the \
+workspace (the shell's home directory). After `exit` or a crash a new shell starts with the same state.
+- No terminal and an empty stdin: give programs their input by arguments, pipes or here-documents.
+- After `timeout` seconds (default {DEFAULT_TIMEOUT_SECONDS:.0f}, at most {MAX_TIMEOUT_SECONDS:.0f}) the \
+command is killed with exit code {TIMEOUT_EXIT_CODE}; the shell and its state stay. Run what takes longer in \
+the background: `long-job > job.log 2>&1 &` returns at once, and later calls can look at the file.
+- Of output over {STREAM_LIMIT_BYTES:,} bytes a stream the beginning and the end are returned; all of it is \
+in a file that the result names (`output_file`).
+- {egress_hint}
+- One call at a time runs in a session; more wait their turn. The client picks the session with the HTTP \
+header {SESSION_HEADER}; another value is another sandbox."""
+
+
+def parse_arguments(arguments: Mapping[str, object]) -> BashCall:
+    """The call that `arguments` of tools/call describe.
+
+    A timeout over the maximum is cut to it. Raises InvalidCall for what cannot be meant: unknown names, a
+    command that is missing, blank or impossible to hand to bash, a timeout that is no positive number.
+    """
+    unknown = sorted(arguments.keys() - _PROPERTIES.keys())
+    if unknown:
+        names = ", ".join(_shown(name) for name in unknown[:10])
+        raise InvalidCall(f"Unknown arguments: {names}. The tool takes `command` and `timeout`.")
+    command = _command(arguments.get("command"))
+    asked = _seconds(arguments.get("timeout"))
+    return BashCall(command, min(asked, MAX_TIMEOUT_SECONDS), asked)
+
+
+def _command(value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidCall("`command` must be a string: the command for bash to run.")
+    if not value.strip():
+        raise InvalidCall("`command` is empty. Send the command for bash to run.")
+    if "\0" in value:
+        raise InvalidCall(
+            "`command` contains a NUL character, which bash cannot read. Write it as $'\\0' or \\x00."
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidCall("`command` is not valid Unicode: it contains half of a surrogate pair.") from None
+    return value
+
+
+def _seconds(value: object) -> float:
+    if value is None:
+        return DEFAULT_TIMEOUT_SECONDS
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(_as_float(value)):
+        raise InvalidCall(f"`timeout` must be a number of seconds, at most {MAX_TIMEOUT_SECONDS:.0f}.")
+    if value <= 0:
+        raise InvalidCall(f"`timeout` must be more than 0 seconds, at most {MAX_TIMEOUT_SECONDS:.0f}.")
+    return _as_float(value)
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond every float
+        return math.inf
+
+
+def parse_session_id(values: Sequence[str]) -> str:
+    """The session that a request's X-Session-ID headers, all of them, name. Raises InvalidCall."""
+    if not values:
+        raise InvalidCall(
+            f"No session. Configure the MCP client to send the HTTP header {SESSION_HEADER}, for example "
+            f"`{SESSION_HEADER}: my-session`. The same value leads back to the same sandbox. "
+            f"It is {_SESSION_ID_RULE}."
+        )
+    if len(values) > 1:
+        raise InvalidCall(f"The HTTP header {SESSION_HEADER} came {len(values)} times. Send it once.")
+    return check_session_id(values[0])
+
+
+def check_session_id(value: str) -> str:
+    """`value`, when it is a session's id. Raises InvalidCall."""
+    if _SESSION_ID.fullmatch(value) is None or value.startswith(_RESERVED_PREFIX):
+        raise InvalidCall(f"Not a session id ({SESSION_HEADER}): {_shown(value)}. It is {_SESSION_ID_RULE}.")
+    return value
+
+
+def _shown(name: str) -> str:
+    """A name from outside, short and printable."""
+    return f"`{name[:40].encode('ascii', 'replace').decode()}`"
