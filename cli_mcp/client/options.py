@@ -1,0 +1,37 @@
+"""The options that `call` and `shell` share."""
+
+import argparse
+from pathlib import Path
+
+from cli_mcp.client.connection import DEFAULT_URL, ClientError, Target, endpoint_url
+from cli_mcp.state_dir import newest_token_file, own_state_directory
+
+EXIT_NO_RESULT = 125
+"""As with timeout(1) and docker: the command did not run, or what became of it is unknown."""
+
+
+def parser(name: str, description: str) -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(prog=f"cli-mcp {name}", description=description)
+    options.add_argument("url", nargs="?", default=DEFAULT_URL, help=f"the server (default: {DEFAULT_URL})")
+    options.add_argument("--token-file", type=Path, help="default: the newest token of a local server")
+    options.add_argument("--timeout", type=float, metavar="SECONDS", help="for each command (default: 60)")
+    return options
+
+
+def target(options: argparse.Namespace, session: str) -> Target:
+    """Raises ClientError."""
+    return Target(endpoint_url(options.url), session, read_token(options.token_file, own_state_directory()))
+
+
+def read_token(token_file: Path | None, state_directory: Path) -> str | None:
+    """The token in `token_file`, by default in that of the server below `state_directory` started last.
+
+    None when there is no such server. Raises ClientError.
+    """
+    file = token_file or newest_token_file(state_directory)
+    if file is None:
+        return None
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ClientError(f"Cannot read the token: {error}") from None

@@ -1,0 +1,138 @@
+import json
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+
+from mcp_server.tool import (
+    BashCall,
+    InvalidCall,
+    bash_tool,
+    check_session_id,
+    parse_arguments,
+    parse_session_id,
+)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "seconds", "asked"),
+    [
+        (None, 60, 60),
+        (5, 5, 5),
+        (0.5, 0.5, 0.5),
+        (300, 300, 300),
+        (300.5, 300, 300.5),
+        (10**30, 300, 1e30),
+        ("120", 120, 120),
+        (" 7.5 ", 7.5, 7.5),
+        ("1e3", 300, 1000),
+        ("+2", 2, 2),
+    ],
+)
+def test_a_timeout_is_a_number_of_seconds_and_cut_to_the_maximum(
+    timeout: object, seconds: float, asked: float
+) -> None:
+    assert parse_arguments({"command": "ls", "timeout": timeout}) == BashCall("ls", seconds, asked)
+
+
+@pytest.mark.parametrize(
+    "timeout",
+    [
+        *(0, 0.0, -1, -0.5, "0", "-3", True, False, [], {}, "", "soon", "60s", "1_0", "0x10", "١٢"),
+        *(float("nan"), float("inf"), -float("inf"), "nan", "inf", "Infinity", "9e999", 10**400, -(10**400)),
+    ],
+)
+def test_a_timeout_that_cannot_be_meant_is_refused_by_its_name(timeout: object) -> None:
+    with pytest.raises(InvalidCall, match="`timeout`"):
+        parse_arguments({"command": "ls", "timeout": timeout})
+
+
+@pytest.mark.parametrize(
+    "command", ["", "   ", "\n\t", "a\0b", "x\ud800y", None, 5, ["ls"], {"a": 1}], ids=repr
+)
+def test_a_command_that_bash_cannot_run_is_refused_by_its_name(command: object) -> None:
+    with pytest.raises(InvalidCall, match="`command`"):
+        parse_arguments({"command": command})
+
+
+def test_a_missing_command_is_refused_by_its_name() -> None:
+    with pytest.raises(InvalidCall, match="`command`"):
+        parse_arguments({})
+
+
+def test_a_command_keeps_every_character() -> None:
+    command = "  printf 'é€😀\\n'\n\n# end \r\n"
+    assert parse_arguments({"command": command}).command == command
+
+
+def test_unknown_arguments_are_refused_and_listed() -> None:
+    with pytest.raises(InvalidCall, match=r"`cwd`, `x\?`.*takes `command` and `timeout`"):
+        parse_arguments({"command": "ls", "cwd": "/", "x\ud800": 1})
+
+
+@pytest.mark.parametrize("session", ["a", "0", "s1", "my-session", "a--b", "a" * 63, "sshd"])
+def test_a_session_id_is_one_label_of_a_host_name(session: str) -> None:
+    assert check_session_id(session) == session
+    assert parse_session_id([session]) == session
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        *("", "-a", "a-", "-", "A", "ä", "a_b", "a.b", "a b", " a", "a\n", "a" * 64, "a, b"),
+        *("ssh-x", "../x", "a/b", "%61", "\uff41"),
+    ],
+)
+def test_every_other_session_id_is_refused_with_the_rule(session: str) -> None:
+    with pytest.raises(InvalidCall, match="lower-case letters, digits and hyphens"):
+        parse_session_id([session])
+
+
+def test_without_a_session_the_answer_says_which_header_to_send() -> None:
+    with pytest.raises(InvalidCall, match="X-Session-ID: my-session"):
+        parse_session_id([])
+
+
+def test_two_session_headers_are_refused_even_when_equal() -> None:
+    with pytest.raises(InvalidCall, match="2 times"):
+        parse_session_id(["a", "a"])
+
+
+def test_a_refusal_shows_no_more_of_a_value_than_fits_a_line() -> None:
+    with pytest.raises(InvalidCall) as refusal:
+        check_session_id("A" * 10_000)
+    assert len(str(refusal.value)) < 300
+
+
+def test_the_input_schema_is_one_that_every_era_accepts() -> None:
+    schema = bash_tool("No network.").input_schema
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    assert validator.is_valid({"command": "ls"})
+    assert validator.is_valid({"command": "ls", "timeout": 600})
+    assert not validator.is_valid({"timeout": 5})
+    assert not validator.is_valid({"command": "ls", "cwd": "/"})
+
+
+def test_the_description_tells_a_model_what_it_cannot_find_out_cheaply() -> None:
+    description = bash_tool("Only example.com:443 can be reached, by the proxy.").description
+    assert description is not None
+    for fact in (
+        "Only example.com:443",
+        "timeout",
+        "300",
+        "124",
+        "50,000",
+        "output_file",
+        "X-Session-ID",
+        "&",
+    ):
+        assert fact in description
+    assert len(description) < 1_600
+
+
+def test_the_hints_warn_of_a_tool_that_can_do_anything() -> None:
+    annotations = json.loads(bash_tool("").model_dump_json(by_alias=True))["annotations"]
+    assert annotations["readOnlyHint"] is False
+    assert annotations["destructiveHint"] is True
+    assert annotations["idempotentHint"] is False
+    assert annotations["openWorldHint"] is True
