@@ -5,10 +5,13 @@ is bubblewrap.
 """
 
 import asyncio
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from cli_mcp.execution import SandboxUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +55,47 @@ class Launcher(Protocol):
         """Why a process of the sandbox was killed since the last call, as one sentence, when the launcher
         knows it (for example that memory ran out, and the limit); otherwise None."""
         ...
+
+
+_PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
+class DirectLauncher:
+    """No isolation of its own: in a pod, which is the sandbox, and in tests.
+
+    The first process becomes a child subreaper, so that what its descendants orphan stays below it.
+    """
+
+    def __init__(self, exchange: Path, workspace: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.exchange = exchange
+        self.exchange_inside = str(exchange)
+        self.workspace_inside = str(workspace)
+        self.fifo_owner: tuple[int, int] | None = None
+        self._environment = environment
+
+    async def launch(
+        self, argv: Sequence[str], *, stdin: int, output: int, pass_fds: Sequence[int]
+    ) -> Launched:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=stdin,
+                stdout=output,
+                stderr=output,
+                pass_fds=pass_fds,
+                cwd=self.workspace_inside,
+                env=self._environment,
+                start_new_session=True,
+                preexec_fn=_become_subreaper,
+            )
+        except OSError as error:
+            raise SandboxUnavailable(f"bash cannot be started: {error.strerror}") from error
+        return Launched(process, process.pid)
+
+    def cause_of_death(self) -> str | None:
+        return None
+
+
+def _become_subreaper() -> None:
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
