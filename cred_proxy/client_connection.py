@@ -1,0 +1,203 @@
+"""A client's connection: the CONNECT, the end of its TLS, and the HTTP parser on what was inside.
+
+Thin: what to do with a CONNECT is decided in cred_proxy.connect, with a request in cred_proxy.request.
+"""
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from cli_mcp.api.endpoint import Endpoint
+from cred_proxy.audit import AuditRecord
+from cred_proxy.connect import ESTABLISHED, HEAD_END, MAX_HEAD_BYTES, judge_connect
+from cred_proxy.core import Admission, Core
+from cred_proxy.refusal import Reason, Refusal
+
+_log = logging.getLogger(__name__)
+_SHUTDOWN_SECONDS = 5.0
+# How long what a client still sends after its answer is read and thrown away, so that it sees the answer.
+_LINGERING_SECONDS = 2.0
+
+Admit = Callable[[asyncio.Transport], Admission]
+
+
+class ConnectProtocol(asyncio.Protocol):
+    """Reads one CONNECT head and answers it; a granted one becomes a ClientConnection."""
+
+    def __init__(self, core: Core, server: web.Server, admit: Admit) -> None:
+        self._core = core
+        self._server = server
+        self._admit = admit
+        self._head = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._expiry = self._loop.call_later(self._core.limits.connect_head_seconds, self._expire)
+        self._admission = self._admit(transport)
+        if not self._admission.granted:
+            self._refuse(Refusal(Reason.TOO_MANY_CONNECTIONS, "close some of this sandbox's connections"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._expiry.cancel()
+        self._admission.release()
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport.is_closing():
+            return
+        searched = max(0, len(self._head) - len(HEAD_END) + 1)
+        self._head += data
+        end = self._head.find(HEAD_END, searched)
+        if end > MAX_HEAD_BYTES or (end < 0 and len(self._head) > MAX_HEAD_BYTES):
+            self._refuse(Refusal(Reason.HEAD_TOO_LARGE, f"a CONNECT has at most {MAX_HEAD_BYTES} bytes"))
+        elif end >= 0:
+            self._decide(bytes(self._head[:end]), at_once=end + len(HEAD_END) < len(self._head))
+
+    def _decide(self, head: bytes, *, at_once: bool) -> None:
+        verdict = judge_connect(head, self._core.live.routing.table)
+        if isinstance(verdict, Refusal):
+            self._refuse(verdict)
+        elif at_once:
+            self._refuse(Refusal(Reason.BAD_CONNECT, "wait for the answer before sending more"), verdict)
+        else:
+            # The TLS layer must see the first byte of the handshake.
+            self._transport.pause_reading()
+            self._expiry.cancel()
+            self._handover = self._loop.create_task(self._end_tls(verdict))
+
+    def _expire(self) -> None:
+        self._refuse(Refusal(Reason.CONNECT_TIMEOUT, "send the CONNECT at once"))
+
+    def _refuse(self, refusal: Refusal, target: Endpoint | None = None) -> None:
+        self._expiry.cancel()
+        self._core.record_connect(self._admission.client, target, refusal.reason, refusal.answer.status)
+        self._transport.write(refusal.before_tls())
+        self._transport.close()
+
+    async def _end_tls(self, target: Endpoint) -> None:
+        core, admission = self._core, self._admission
+        connection = ClientConnection(core, self._server, admission, target)
+        context = core.leaves.context(target.host, core.live.authority)
+        try:
+            await core.turns.take(admission.client)
+            self._transport.write(ESTABLISHED)
+            transport = await self._loop.start_tls(
+                self._transport,
+                connection,
+                context,
+                server_side=True,
+                ssl_handshake_timeout=core.limits.handshake_seconds,
+                ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
+            )
+        except OSError as error:  # ssl.SSLError is one, and so is a timeout
+            # The name of OpenSSL's reason, such as TLSV1_ALERT_UNKNOWN_CA, is what an operator needs.
+            _log.info(
+                "%s: no TLS for %s: %s",
+                admission.client,
+                target,
+                getattr(error, "reason", None) or type(error).__name__,
+            )
+            core.record_connect(admission.client, target, Reason.TLS_FAILED, 200)
+            self._transport.abort()
+            admission.release()
+            return
+        except BaseException:
+            self._transport.abort()
+            admission.release()
+            raise
+        if transport is None or transport.is_closing():
+            admission.release()
+            return
+        connection.begin(transport)
+
+
+class ClientConnection(RequestHandler):
+    """aiohttp's HTTP/1.1 server protocol inside a tunnel, with everything that it would say replaced."""
+
+    __slots__ = ("_core", "_early", "admission", "target")
+
+    def __init__(self, core: Core, server: web.Server, admission: Admission, target: Endpoint) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=core.limits.keepalive_seconds,
+            access_log=None,  # type: ignore[arg-type]
+            auto_decompress=False,
+            max_line_size=core.limits.line_bytes,
+            max_field_size=core.limits.line_bytes,
+            max_headers=core.limits.header_fields,
+            lingering_time=_LINGERING_SECONDS,
+        )
+        self._core = core
+        self.admission = admission
+        self.target = target
+        self._early = b""
+
+    def begin(self, transport: asyncio.Transport) -> None:
+        """The handshake is done. `start_tls` delivers data, but never calls connection_made."""
+        self.connection_made(transport)
+        if self._early:
+            early, self._early = self._early, b""
+            self.data_received(early)
+
+    def data_received(self, data: bytes) -> None:
+        # The first request may share a segment with the end of the handshake.
+        if self.transport is None and not self._force_close:
+            self._early += data
+            return
+        super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.admission.release()
+        super().connection_lost(exc)
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        # Where it happened, but not the message: that may quote what a client or an origin sent.
+        error = kw.get("exc_info")
+        if isinstance(error, BaseException):
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            _log.error("%s while handling a request\n%s", type(error).__name__, frames)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to what is no HTTP (400, from the parser) or where the proxy failed (500)."""
+        refusal = Refusal(Reason.BAD_REQUEST, "this is not HTTP/1.1")
+        if status == 400:
+            self._record_malformed(refusal)
+        else:
+            refusal = Refusal(Reason.INTERNAL, "see the proxy's log")
+            self.log_exception(exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("the response has begun")
+        response = web.Response(status=refusal.answer.status, reason=refusal.answer.phrase, text=refusal.text)
+        response.force_close()
+        return response
+
+    def _record_malformed(self, refusal: Refusal) -> None:
+        self._core.record(
+            AuditRecord(
+                event="request",
+                time=datetime.now(UTC),
+                client=self.admission.client,
+                target=str(self.target),
+                method="-",
+                path="-",
+                status=refusal.answer.status,
+                bytes_up=0,
+                bytes_down=0,
+                duration_ms=0.0,
+                reason=refusal.reason,
+            )
+        )

@@ -1,0 +1,199 @@
+"""One request from a client to its origin and the response back, streamed in both directions."""
+
+import asyncio
+from typing import cast
+
+import aiohttp
+from aiohttp import web
+
+from cred_proxy.client_connection import ClientConnection
+from cred_proxy.core import Core
+from cred_proxy.exchange import Exchange
+from cred_proxy.headers import Fields, response_fields
+from cred_proxy.refusal import Reason, Refusal
+from cred_proxy.request import Forward, RequestHead, judge_request
+from cred_proxy.routes import KubernetesRoute, Route
+from cred_proxy.tunnel import splice
+from cred_proxy.upload import Upload
+from cred_proxy.upstream import FAILURES, Upstream, explain
+
+_SWITCHING_PROTOCOLS = 101
+_MAX_REASON_PHRASE_CHARACTERS = 100
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Forwarder:
+    def __init__(self, core: Core, upstream: Upstream) -> None:
+        self._core = core
+        self._upstream = upstream
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """The handler that aiohttp calls for every request, one at a time on each connection.
+
+        It is cancelled when the client goes, which ends the request to the origin too.
+        """
+        connection = cast("ClientConnection", request.protocol)
+        exchange = Exchange(
+            connection.admission.client, str(connection.target), request.method, request.raw_path
+        )
+        try:
+            await self._core.turns.take(exchange.client)
+            return await self._answer(request, connection, exchange)
+        except (asyncio.CancelledError, ConnectionError):
+            exchange.reason = Reason.CLIENT_GONE
+            raise
+        except Exception:
+            exchange.status, exchange.reason = 500, Reason.INTERNAL
+            raise
+        finally:
+            self._core.record(exchange.record())
+
+    async def _answer(
+        self, request: web.BaseRequest, connection: ClientConnection, exchange: Exchange
+    ) -> web.StreamResponse:
+        # Looked up for each request: a connection may outlive its route or its credential.
+        routing = self._core.live.routing
+        route = routing.table.get(connection.target)
+        if route is None:
+            gone = Refusal(
+                Reason.DOMAIN_NOT_ALLOWED, f"{connection.target} is no longer a target of this sandbox"
+            )
+            return _refuse(request, None, gone, exchange)
+        version = (request.version.major, request.version.minor)
+        head = RequestHead(request.method, request.raw_path, version, list(request.headers.items()))
+        verdict = judge_request(head, route)
+        if isinstance(verdict, Refusal):
+            return _refuse(request, route, verdict, exchange)
+        if verdict.expects_continue:
+            await request.writer.write(_CONTINUE)
+            # Otherwise aiohttp takes it for a response that has begun.
+            request.writer.output_size = 0
+        upload = None
+        if request.body_exists:
+            upload = Upload(request.content, self._core.limits.client_stall_seconds, exchange)
+        response: aiohttp.ClientResponse | None = None
+        try:
+            try:
+                response = await self._upstream.send(
+                    route, verdict, upload.chunks() if upload else None, routing.upstream
+                )
+            except FAILURES as error:
+                refusal = explain(error, route)
+                if upload is not None and upload.failed:
+                    refusal = Refusal(Reason.BAD_REQUEST, "the body of the request is malformed")
+                return _refuse(request, route, refusal, exchange)
+            return await self._pass_back(request, route, verdict, response, exchange)
+        finally:
+            # First the origin's connection, so that a body that stops here is not taken for a whole one.
+            if response is not None:
+                response.close()
+            if upload is not None:
+                await upload.stop()
+
+    async def _pass_back(
+        self,
+        request: web.BaseRequest,
+        route: Route,
+        forward: Forward,
+        upstream: aiohttp.ClientResponse,
+        exchange: Exchange,
+    ) -> web.StreamResponse:
+        if upstream.status == _SWITCHING_PROTOCOLS:
+            return await self._switch_protocols(request, route, forward, upstream, exchange)
+        response = PassedBack(upstream)
+        exchange.status = upstream.status
+        await response.prepare(request)
+        client, stall_seconds = exchange.client, self._core.limits.client_stall_seconds
+        while True:
+            try:
+                chunk = await upstream.content.readany()
+            except FAILURES:
+                _cut_off(request)
+                exchange.reason = Reason.CUT_OFF
+                return response
+            if not chunk:
+                return response
+            await self._core.turns.take(client)
+            try:
+                async with asyncio.timeout(stall_seconds):
+                    await response.write(chunk)
+            except TimeoutError:
+                _abort(request)
+                exchange.reason = Reason.CLIENT_GONE
+                return response
+            exchange.bytes_down += len(chunk)
+
+    async def _switch_protocols(
+        self,
+        request: web.BaseRequest,
+        route: Route,
+        forward: Forward,
+        upstream: aiohttp.ClientResponse,
+        exchange: Exchange,
+    ) -> web.StreamResponse:
+        protocol = upstream.connection.protocol if upstream.connection else None
+        if not forward.upgrade or protocol is None:
+            unasked = Refusal(
+                Reason.UPSTREAM_BROKEN, f"{route.endpoint} switched protocols without being asked"
+            )
+            return _refuse(request, route, unasked, exchange)
+        response = PassedBack(upstream, [("Connection", "Upgrade"), ("Upgrade", "websocket")])
+        response.force_close()
+        exchange.status = upstream.status
+        await response.prepare(request)
+        await splice(request, protocol, exchange)
+        return response
+
+
+class PassedBack(web.StreamResponse):
+    """An origin's response head, with what aiohttp would add to it taken away again."""
+
+    _ADDED = ("Server", "Date", "Content-Type")
+
+    def __init__(self, upstream: aiohttp.ClientResponse, more: Fields | None = None) -> None:
+        fields = response_fields(list(upstream.headers.items())) + (more or [])
+        super().__init__(status=upstream.status, reason=_printable(upstream.reason or ""), headers=fields)
+        self._own = {name for name in self._ADDED if name in self.headers}
+
+    async def _prepare_headers(self) -> None:
+        await super()._prepare_headers()
+        for name in self._ADDED:
+            if name not in self._own:
+                self.headers.popall(name, None)
+
+
+def _printable(phrase: str) -> str:
+    return "".join(c for c in phrase if c.isascii() and c.isprintable())[:_MAX_REASON_PHRASE_CHARACTERS]
+
+
+def _refuse(
+    request: web.BaseRequest, route: Route | None, refusal: Refusal, exchange: Exchange
+) -> web.StreamResponse:
+    """The proxy's own answer, to a Kubernetes client in the words that it understands."""
+    exchange.status, exchange.reason = refusal.answer.status, refusal.reason
+    kubernetes = isinstance(route, KubernetesRoute)
+    response = web.Response(
+        status=refusal.answer.status,
+        reason=refusal.answer.phrase,
+        text=refusal.kubernetes_status() if kubernetes else refusal.text,
+        content_type="application/json" if kubernetes else "text/plain",
+    )
+    # What is left of its body would otherwise be read to the end for nothing.
+    if request.body_exists:
+        response.force_close()
+    return response
+
+
+def _cut_off(request: web.BaseRequest) -> None:
+    """End a response that stays incomplete, so that the client can tell: in HTTP/1.1 by the missing rest, in
+    HTTP/1.0, where the end of the connection is a proper end, by a reset."""
+    if request.version >= aiohttp.HttpVersion11:
+        if request.transport is not None:
+            request.transport.close()
+    else:
+        _abort(request)
+
+
+def _abort(request: web.BaseRequest) -> None:
+    if request.transport is not None:
+        request.transport.abort()

@@ -1,0 +1,56 @@
+"""The routes of an instance: what proxy-config.json allows, joined with the credentials of the kubeconfig."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cli_mcp.api.endpoint import Endpoint
+from cli_mcp.kubeconfig import Kubeconfig, KubernetesServer
+from cli_mcp.proxy_config import AllowlistRouteConfig, ProxyConfig
+
+
+@dataclass(frozen=True, slots=True)
+class AllowlistRoute:
+    """A host that gets requests as they are, without any credential."""
+
+    endpoint: Endpoint
+    allow_upgrades: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesRoute:
+    """An API server that gets the credential of the kubeconfig, whatever the client sent."""
+
+    server: KubernetesServer
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self.server.endpoint
+
+
+Route = AllowlistRoute | KubernetesRoute
+RouteTable = Mapping[Endpoint, Route]
+
+
+class InvalidRoutes(Exception):
+    """Configuration and kubeconfig do not fit together; the message says where."""
+
+
+def build_routes(config: ProxyConfig, kubeconfig: Kubeconfig | None) -> RouteTable:
+    """The table of all routes. Raises InvalidRoutes when a Kubernetes route has no credential."""
+    servers = {
+        (server.endpoint, server.path): server for server in (kubeconfig.servers if kubeconfig else ())
+    }
+    routes: list[Route] = [_allowlist_route(route) for route in config.allowlist]
+    for route in config.kubernetes:
+        server = servers.get((route.endpoint, route.path))
+        if server is None:
+            refused = "".join(f"; refused {entry}" for entry in (kubeconfig.refused if kubeconfig else ()))
+            raise InvalidRoutes(
+                f"the kubeconfig has no usable token for https://{route.endpoint}{route.path}{refused}"
+            )
+        routes.append(KubernetesRoute(server))
+    return {route.endpoint: route for route in routes}
+
+
+def _allowlist_route(config: AllowlistRouteConfig) -> AllowlistRoute:
+    return AllowlistRoute(config.endpoint, config.allow_upgrades)

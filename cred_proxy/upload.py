@@ -1,0 +1,52 @@
+"""The body of a request on its way to the origin, in a form that can be stopped at any time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from aiohttp import StreamReader
+
+from cred_proxy.exchange import Exchange
+
+
+class UploadStopped(ConnectionAbortedError):
+    """The body stays incomplete: the client was too slow, or the origin has answered already."""
+
+
+class Upload:
+    """aiohttp reads the chunks in a task of its own, which may outlive the response; what remains of the
+    client's body then belongs to somebody else, hence `stop`."""
+
+    def __init__(self, content: StreamReader, stall_seconds: float, exchange: Exchange) -> None:
+        self._content = content
+        self._stall_seconds = stall_seconds
+        self._exchange = exchange
+        self._read: asyncio.Task[bytes] | None = None
+        self._stopped = False
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Raises UploadStopped, so that an incomplete body never looks complete to the origin."""
+        while True:
+            if self._stopped:
+                raise UploadStopped
+            self._read = asyncio.ensure_future(self._content.readany())
+            finished, _ = await asyncio.wait({self._read}, timeout=self._stall_seconds)
+            if not finished or self._read.cancelled():
+                self._read.cancel()
+                raise UploadStopped
+            chunk = self._read.result()
+            if not chunk:
+                return
+            self._exchange.bytes_up += len(chunk)
+            yield chunk
+
+    async def stop(self) -> None:
+        """Leave the client's body alone from now on."""
+        self._stopped = True
+        if self._read is not None and not self._read.done():
+            self._read.cancel()
+            await asyncio.wait({self._read})
+
+    @property
+    def failed(self) -> bool:
+        """Whether the client's side of the body is what went wrong."""
+        return self._content.exception() is not None

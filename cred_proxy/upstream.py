@@ -1,0 +1,122 @@
+"""The proxy as a client: verified TLS to the origins, reused connections, failures as reasons."""
+
+import ssl
+from collections.abc import AsyncIterator
+from functools import lru_cache
+
+import aiohttp
+from aiohttp.abc import AbstractResolver
+from yarl import URL
+
+from cli_mcp.proxy_config import UpstreamConfig
+from cred_proxy.core import Limits
+from cred_proxy.refusal import Reason, Refusal
+from cred_proxy.request import Forward
+from cred_proxy.routes import KubernetesRoute, Route
+
+# aiohttp would add these where a client sent none.
+_NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+# The first that matches; the order is that of aiohttp's class hierarchy, from the special to the general.
+_FAILURES: tuple[tuple[type[BaseException], Reason], ...] = (
+    (aiohttp.ClientConnectorDNSError, Reason.UNRESOLVED),
+    (aiohttp.ClientProxyConnectionError, Reason.UPSTREAM_PROXY),
+    (aiohttp.ClientHttpProxyError, Reason.UPSTREAM_PROXY),
+    (aiohttp.ClientConnectorCertificateError, Reason.UNTRUSTED),
+    (aiohttp.ClientConnectorSSLError, Reason.UNTRUSTED),
+    (aiohttp.ClientConnectorError, Reason.UNREACHABLE),
+    (TimeoutError, Reason.UPSTREAM_TIMEOUT),
+    (aiohttp.ClientError, Reason.UPSTREAM_BROKEN),
+    (OSError, Reason.UPSTREAM_BROKEN),
+)
+FAILURES = tuple(kind for kind, _ in _FAILURES)
+
+
+def explain(error: BaseException, route: Route) -> Refusal:
+    """What one of FAILURES means. The text is made of our own words: an exception may carry a header."""
+    reason = next(reason for kind, reason in _FAILURES if isinstance(error, kind))
+    cause = ""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        problem = error.certificate_error
+        if isinstance(problem, ssl.SSLCertVerificationError):
+            cause = f" ({problem.verify_message})"
+    elif isinstance(error, aiohttp.ClientHttpProxyError):
+        cause = f" (status {error.status})"
+    return Refusal(reason, f"{route.endpoint}{cause}")
+
+
+@lru_cache(maxsize=64)
+def _trust(certificate_authority: str | None, bundle: str | None) -> ssl.SSLContext:
+    """Whom to believe: the one authority alone, or the system's and those of the bundle.
+
+    Cached, since connections are reused only under the very same context.
+    """
+    if certificate_authority is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(cadata=certificate_authority)
+    else:
+        context = ssl.create_default_context()
+        if bundle is not None:
+            context.load_verify_locations(cadata=bundle)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Python 3.13 turns this on; it refuses CAs without key identifiers, which clusters have and Go accepts.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+class Upstream:
+    """Sends judged requests. To be made and closed inside the event loop."""
+
+    def __init__(self, limits: Limits, resolver: AbstractResolver | None = None) -> None:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                # Bounded by the connections of the clients.
+                limit=0,
+                keepalive_timeout=limits.upstream_keepalive_seconds,
+                resolver=resolver,
+            ),
+            timeout=aiohttp.ClientTimeout(
+                total=None,
+                connect=limits.upstream_connect_seconds,
+                sock_connect=limits.upstream_connect_seconds,
+                sock_read=limits.upstream_idle_seconds,
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=_NOT_ADDED,
+            auto_decompress=False,
+            trust_env=False,
+            max_line_size=limits.line_bytes,
+            max_field_size=limits.line_bytes,
+        )
+
+    async def send(
+        self, route: Route, forward: Forward, body: AsyncIterator[bytes] | None, config: UpstreamConfig
+    ) -> aiohttp.ClientResponse:
+        """The response, its body still to be read; the caller closes it. Raises one of FAILURES.
+
+        A `body` is sent once: aiohttp does not repeat a request whose body is used up.
+        """
+        certificate_authority = server_name = None
+        if isinstance(route, KubernetesRoute):
+            certificate_authority = route.server.certificate_authority
+            server_name = route.server.tls_server_name
+        url = URL.build(
+            scheme="https",
+            authority=str(route.endpoint),
+            path=forward.path,
+            query_string=forward.query,
+            encoded=True,
+        )
+        return await self._session.request(
+            forward.method,
+            url,
+            headers=forward.fields,
+            data=body,
+            allow_redirects=False,
+            ssl=_trust(certificate_authority, config.ca_bundle),
+            server_hostname=server_name,
+            proxy=config.http_proxy,
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
