@@ -18,9 +18,12 @@ MAX_TEXT_BYTES = 1_500_000
 MAX_NODES = 100_000
 MAX_DEPTH = 64
 
-_SCALARS = {f"tag:yaml.org,2002:{kind}" for kind in ("bool", "float", "int", "null", "str")}
+_YAML = "tag:yaml.org,2002:"
+_COLLECTIONS = {_YAML + "map", _YAML + "seq"}
+_SCALARS = {_YAML + kind for kind in ("bool", "float", "int", "null", "str")}
 # Kubernetes reads YAML as JSON, which has no dates: they stay text.
-_TEXT_ONLY = {"tag:yaml.org,2002:timestamp"}
+_TIMESTAMP = _YAML + "timestamp"
+_MERGE = _YAML + "merge"
 
 
 class UnreadableYaml(ValueError):
@@ -92,27 +95,25 @@ class _Reader:
         self._nodes_left -= 1
         if self._nodes_left < 0 or len(path) > MAX_DEPTH:
             raise UnreadableYaml("aliases or nesting expand to far more than an instance can hold", line)
+        if node.tag not in _SCALARS | _COLLECTIONS | {_TIMESTAMP}:
+            raise UnreadableYaml(f"the tag {node.tag!r} is not supported; write the plain value", line)
         if isinstance(node, yaml.MappingNode):
             return self._read_mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
-        if node.tag in _TEXT_ONLY:
-            return node.value
-        if node.tag not in _SCALARS:
-            raise UnreadableYaml(f"the tag {node.tag} is not supported; write the plain value", line)
-        return self._construct(node)
+        return node.value if node.tag == _TIMESTAMP else self._construct(node)
 
     def _read_mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
-            if key_node.tag == "tag:yaml.org,2002:merge":
+            if key_node.tag == _MERGE:
                 raise UnreadableYaml("merge keys (<<) are not supported; write the fields out", line)
             key = self._construct(key_node) if key_node.tag in _SCALARS else None
             if not isinstance(key, str):
                 raise UnreadableYaml("the name of a field must be text; put it in quotes", line)
             if key in mapping:
-                raise UnreadableYaml(f"{key} stands here twice; remove one", line)
+                raise UnreadableYaml(f"{key!r} stands here twice; remove one", line)
             self.lines[(*path, key)] = line
             mapping[key] = self.read(value_node, (*path, key))
         return mapping

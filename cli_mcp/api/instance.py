@@ -3,6 +3,7 @@
 The models are the API: the CRD is generated from them, local mode and the hooks read instances through them.
 """
 
+import re
 from collections import Counter
 from typing import Annotated, Any, Literal
 
@@ -10,17 +11,18 @@ from pydantic import Field
 
 from cli_mcp.api import duration, endpoint, quantity
 from cli_mcp.api.endpoint import Endpoint
-from cli_mcp.api.model import ApiModel, Items, Rule, matching
+from cli_mcp.api.model import ATOMIC_LIST, SET, ApiModel, Items, Rule, matching, unique_items
 from cli_mcp.api.pod import (
     EnvVars,
     Labels,
     Limits,
-    LocalObjectReference,
     PullPolicy,
+    PullSecrets,
     Resources,
-    Toleration,
+    Tolerations,
 )
 from cli_mcp.api.scalars import (
+    MAX_USERNAME_CHARACTERS,
     CertificateBundle,
     Domain,
     GoDuration,
@@ -96,8 +98,7 @@ class ProxyTarget(ApiModel):
     """kubernetes only: the Secret whose key kubeconfig has the credential; cli-mcp-<instance>-kubeconfig when
     left out. The kubeconfig may hold bearer tokens only."""
     domains: Annotated[
-        Items[Domain],
-        Field(min_length=1, max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}),
+        Items[Domain], Field(min_length=1, max_length=16, json_schema_extra=SET), unique_items
     ] = ()
     """allowlist only: literal hosts, host:port or [ipv6]:port. A bare host means port 443. No wildcards."""
     allow_upgrades: bool = False
@@ -123,8 +124,14 @@ def _no_duplicate_endpoint(proxy: "Proxy") -> bool:
     return all(count == 1 for count in counts.values())
 
 
-# CEL cannot flatten lists: each domain, port 443 cut off, must occur once among all of them.
-_NORMAL = "({0}.endsWith(':443') ? {0}.substring(0, size({0}) - 4) : {0}).lowerAscii()"
+# CEL cannot flatten lists. So for each target the list of its domains, lower case and without :443, is made
+# once; then each domain must stand in one list only, and there once. Even 8 times 16 long domains stay within
+# the API server's cost budget this way.
+_DISTINCT_ENDPOINTS = (
+    "[self.targets.map(target, has(target.domains) ? target.domains.map(domain, (domain.endsWith(':443') "
+    "? domain.substring(0, size(domain) - 4) : domain).lowerAscii()) : [])].all(lists, lists.all(list, "
+    "list.all(domain, lists.filter(other, domain in other).size() == 1 && list.exists_one(e, e == domain))))"
+)
 
 
 class Proxy(ApiModel):
@@ -138,18 +145,14 @@ class Proxy(ApiModel):
             field="targets",
         ),
         Rule(
-            "self.targets.all(t, !has(t.domains) || t.domains.all(d, self.targets.map(u, has(u.domains) ? "
-            f"u.domains.filter(e, {_NORMAL.format('e')} == {_NORMAL.format('d')}).size() : 0).sum() == 1))",
+            _DISTINCT_ENDPOINTS,
             _no_duplicate_endpoint,
             "the same host and port twice; remove one (a bare host means port 443, case does not matter)",
             field="targets",
         ),
     )
 
-    targets: Annotated[
-        Items[ProxyTarget],
-        Field(min_length=1, max_length=8, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
-    ]
+    targets: Annotated[Items[ProxyTarget], Field(min_length=1, max_length=8, json_schema_extra=ATOMIC_LIST)]
     """What sandboxes may reach; everything else is refused. At most one target of type kubernetes."""
     upstream: ProxyUpstream | None = None
     """Corporate proxy and private CAs on the way to the targets."""
@@ -215,19 +218,11 @@ class Sandbox(ApiModel):
     """RuntimeClass of the pods, for stronger isolation such as gVisor or Kata Containers."""
     node_selector: Labels = Field(default_factory=dict)
     """Labels that a node must have."""
-    tolerations: Annotated[
-        Items[Toleration], Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    ] = ()
+    tolerations: Tolerations = ()
     """Node taints that the pods tolerate."""
     priority_class_name: ObjectName | None = None
     """PriorityClass of the pods."""
-    image_pull_secrets: Annotated[
-        Items[LocalObjectReference],
-        Field(
-            max_length=16,
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
-        ),
-    ] = ()
+    image_pull_secrets: PullSecrets = ()
     """Secrets of the same namespace for pulling the image."""
     host_users: bool | None = None
     """false gives each pod a user namespace of its own, where the cluster has them."""
@@ -296,6 +291,14 @@ class SshRoute(ApiModel):
     authorized_keys_secret: ObjectName
     """Secret whose key authorized_keys lists the public keys, in the format of OpenSSH."""
 
+    def admits(self, username: str) -> bool:
+        """Whether the route is for this user; the answer takes a bounded time whatever the pattern."""
+        if self.username_pattern is None:
+            return username == self.username
+        if len(username) > MAX_USERNAME_CHARACTERS:
+            return False
+        return re.fullmatch(self.username_pattern, username) is not None
+
 
 class SshService(ApiModel):
     """The Service of the SSH gateway."""
@@ -333,10 +336,7 @@ class Ssh(ApiModel):
         ),
     )
 
-    routes: Annotated[
-        Items[SshRoute],
-        Field(min_length=1, max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
-    ]
+    routes: Annotated[Items[SshRoute], Field(min_length=1, max_length=64, json_schema_extra=ATOMIC_LIST)]
     """Who may log in; the first route that fits the user name counts."""
     host_key_secret: ObjectName | None = None
     """Secret whose key ssh_host_ed25519_key has the gateway's host key; generated when left out."""
@@ -351,10 +351,9 @@ class InstanceSpec(ApiModel):
     """MCP server pods."""
     sandbox: Sandbox = Sandbox()
     """The sandbox pods: image, resources, environment, life time."""
-    tools: Annotated[
-        Items[Tool],
-        Field(min_length=1, max_length=3, json_schema_extra={"x-kubernetes-list-type": "set"}),
-    ] = ("bash",)
+    tools: Annotated[Items[Tool], Field(min_length=1, max_length=3, json_schema_extra=SET), unique_items] = (
+        "bash",
+    )
     """MCP tools on offer: bash, files (read, write, list, move, delete), processes (start, list, kill)."""
     server_container: ServerContainer | None = None
     """The container of the MCP server."""

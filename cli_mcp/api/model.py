@@ -72,6 +72,20 @@ def matching(pattern: str, message: str) -> Check:
     return Check(f"self.matches(r'{pattern}')", lambda text: compiled.fullmatch(text) is not None, message)
 
 
+# What the API server ensures by the type of a list: https://kubernetes.io/docs/reference/using-api/server-side-apply/
+MAP_BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+SET = {"x-kubernetes-list-type": "set"}
+ATOMIC_LIST = {"x-kubernetes-list-type": "atomic"}
+
+unique_names = Check(
+    None,
+    lambda items: len({item.name for item in items}) == len(items),
+    "has two entries of the same name; keep one",
+)
+unique_items = Check(
+    None, lambda items: len(set(items)) == len(items), "has the same entry twice; remove one"
+)
+
 # Strict models take a tuple for a tuple only; YAML and JSON have lists.
 Items = Annotated[tuple[Item, ...], Field(strict=False)]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from cli_mcp.api import quantity
-from cli_mcp.api.model import ApiModel, Items, Rule
+from cli_mcp.api.model import ATOMIC_LIST, MAP_BY_NAME, ApiModel, Items, Rule, unique_names
 from cli_mcp.api.scalars import DataKey, EnvName, EnvValue, LabelName, ObjectName, Quantity
 
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
@@ -59,20 +59,27 @@ def _requests_fit(resources: "Resources") -> bool:
     )
 
 
+# The API server evaluates rules also where a value's pattern has failed already, and quantity() takes minutes
+# for 1e999999999: such values never reach it.
+_INSANE = "string({0}).matches('[eE][+-]?[0-9]{{3}}')".format
+_QUANTITY = "quantity(string({0}))".format
+
+
 class Resources(ApiModel):
     """CPU, memory and other resources, as in a Kubernetes container."""
 
     rules = (
         Rule(
-            "!has(self.limits) || !has(self.requests) || self.requests.all(name, !(name in self.limits) || "
-            "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",
+            "!has(self.limits) || !has(self.requests) || self.requests.all(name, !(name in self.limits) "
+            f"|| {_INSANE('self.requests[name]')} || {_INSANE('self.limits[name]')} || "
+            f"{_QUANTITY('self.requests[name]')}.compareTo({_QUANTITY('self.limits[name]')}) <= 0)",
             _requests_fit,
             "a request is larger than its limit; lower the request or raise the limit",
             field="requests",
         ),
         Rule(
-            "!has(self.limits) || "
-            "self.limits.all(name, quantity(string(self.limits[name])).isGreaterThan(quantity('0')))",
+            f"!has(self.limits) || self.limits.all(name, {_INSANE('self.limits[name]')} "
+            f"|| {_QUANTITY('self.limits[name]')}.isGreaterThan(quantity('0')))",
             lambda resources: all(quantity.parse(limit) > 0 for limit in resources.limits.values()),
             "a limit of 0 leaves nothing to run with; raise it, or leave it out for the default",
             field="limits",
@@ -240,10 +247,8 @@ class Toleration(ApiModel):
     """How long a NoExecute taint is tolerated; for ever when left out."""
 
 
-EnvVars = Annotated[
-    Items[EnvVar],
-    Field(
-        max_length=256,
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
-    ),
+EnvVars = Annotated[Items[EnvVar], Field(max_length=256, json_schema_extra=MAP_BY_NAME), unique_names]
+PullSecrets = Annotated[
+    Items[LocalObjectReference], Field(max_length=16, json_schema_extra=MAP_BY_NAME), unique_names
 ]
+Tolerations = Annotated[Items[Toleration], Field(max_length=64, json_schema_extra=ATOMIC_LIST)]

@@ -32,8 +32,8 @@ class InvalidInstance(ValueError):
 
 
 def format_path(path: Path) -> str:
-    """As kubectl writes it: `spec.proxy.targets[0].domains[1]`."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    """As Kubernetes writes it: `spec.proxy.targets[0].domains[1]`; names that are no words in brackets."""
+    text = "".join(f".{part}" if str(part).isidentifier() else f"[{part!r}]" for part in path)
     return text.removeprefix(".")
 
 

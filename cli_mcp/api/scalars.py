@@ -168,9 +168,10 @@ CertificateBundle = Annotated[
 ]
 """CA certificates, PEM, inline."""
 
+MAX_USERNAME_CHARACTERS = 63
 Username = Annotated[
     str,
-    Field(min_length=1, max_length=63),
+    Field(min_length=1, max_length=MAX_USERNAME_CHARACTERS),
     matching(
         r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$",
         "must be a user name of letters, digits, '_', '.' and '-', not starting with '.' or '-'",
