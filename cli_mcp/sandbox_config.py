@@ -1,0 +1,48 @@
+"""sandbox.json: what the hooks tell the MCP server (and the SSH gateway) about sandboxes.
+
+Written by the hooks into the ConfigMap `cli-mcp-<instance>`, which the server watches through the API; a
+mounted file would lag by more than a minute.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, validate_by_name=True)
+
+
+class Gate(_Model):
+    """Whether sandboxes may be claimed and created. `reason` is for a caller who is refused."""
+
+    open: bool
+    reason: str = ""
+
+
+class SessionLimits(_Model):
+    """Seconds and counts of spec.sandbox; None is no limit."""
+
+    idle_timeout_seconds: float
+    max_sessions: int | None = None
+    max_sessions_per_owner: int | None = None
+    max_lifetime_seconds: float | None = None
+
+
+class SandboxConfig(_Model):
+    """`template` and `pool_hash` are None while not even the template is known; then the gate is closed.
+
+    `template` is a Pod without a name. A pod made from it gets a name, `owner_reference`, and, when
+    `workspace_claim` (the spec of a PersistentVolumeClaim) is there, a claim of its own name as the volume
+    `workspace`.
+    """
+
+    version: Literal[1] = 1
+    gate: Gate
+    pool_hash: str | None
+    template: dict[str, Any] | None
+    owner_reference: dict[str, Any]
+    limits: SessionLimits
+    tools: tuple[str, ...]
+    workspace_claim: dict[str, Any] | None = None

@@ -1,0 +1,331 @@
+"""The children of an instance besides its sandbox pods: which there are, and the values their templates get.
+
+| changed in the spec | what follows |
+|---|---|
+| replicas | server (and proxy, at most two) scale; disruption budgets and topology spread come and go |
+| serverContainer | the server rolls |
+| proxy | the proxy rolls when its routes change; sandboxes when the kubeconfig that they see changes |
+| sandbox.image, env, resources, placement, dns, isolationTest, workspace.size | a new pool hash: unclaimed
+  sandboxes retire and are replaced, claimed ones keep what they started with |
+| sandbox.warmPoolSize, idleTimeout, max*, workspace.retain, tools | nothing rolls; the server reads it |
+
+A new token, CA, TLS certificate or session key rolls nothing either: mounted directories are read again.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from cli_mcp import names
+from cli_mcp.api import pod as pod_api
+from cli_mcp.api.instance import DEFAULT_WORKSPACE_SIZE, InstanceSpec
+from cli_mcp.api.model import ApiModel
+from cli_mcp.session_keys import SessionKey
+from hooks.canonical import canonical_quantity, canonical_resources, canonical_tolerations
+from hooks.generated import GeneratedSecret, encoded_data
+from hooks.routes import Routes
+from hooks.settings import Settings
+from hooks.templates import render
+from hooks.wire import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    NETWORK_POLICY,
+    POD_DISRUPTION_BUDGET,
+    ROLE,
+    ROLE_BINDING,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    ChildKind,
+    Manifest,
+    Parent,
+)
+
+# One proxy carries hundreds of sandboxes; the second is there for when a node goes.
+MAX_PROXY_REPLICAS = 2
+DEFAULT_SERVER_RESOURCES = pod_api.Resources(
+    requests={"cpu": "100m", "memory": "192Mi"}, limits={"memory": "1Gi"}
+)
+# Stands in the template where a pod's own name will be.
+WORKSPACE_CLAIM_PLACEHOLDER = "name-of-the-pod"
+_AGENT_POD_UID = "CLI_MCP_POD_UID"
+_POOL_HASH_CHARACTERS = 16
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """All that the children follow from."""
+
+    parent: Parent
+    spec: InstanceSpec
+    settings: Settings
+    routes: Routes
+    dns_addresses: list[str]
+    proxy_address: str | None
+    session_keys: list[SessionKey] | None
+    """None until the Secret has been observed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A child with a name of its own. `values` are those that this template needs besides the common ones."""
+
+    kind: ChildKind
+    template: str
+    name: Callable[[names.InstanceNames], str]
+    values: Callable[[Inputs], Values] = lambda inputs: {}
+    wanted: Callable[[Inputs], bool] = lambda inputs: True
+
+
+def _budget(component: str) -> Callable[[Inputs], Values]:
+    return lambda inputs: {
+        "component": component,
+        "name": inputs.parent.names.proxy
+        if component == names.COMPONENT_PROXY
+        else inputs.parent.names.server,
+    }
+
+
+def _several_replicas(inputs: Inputs) -> bool:
+    return inputs.spec.replicas > 1
+
+
+CHILDREN = (
+    Child(CONFIG_MAP, "proxy-config-map", lambda n: n.proxy, lambda i: _routes_values(i.routes)),
+    Child(
+        CONFIG_MAP,
+        "session-keys-config-map",
+        lambda n: n.session_keys,
+        lambda i: {"public_keys": [_public_key(key) for key in i.session_keys or ()]},
+        wanted=lambda i: i.session_keys is not None,
+    ),
+    Child(SERVICE, "server-service", lambda n: n.server),
+    Child(SERVICE, "proxy-service", lambda n: n.proxy),
+    Child(SERVICE_ACCOUNT, "server-service-account", lambda n: n.server),
+    Child(SERVICE_ACCOUNT, "proxy-service-account", lambda n: n.proxy),
+    Child(SERVICE_ACCOUNT, "sandbox-service-account", lambda n: n.sandbox),
+    Child(SERVICE_ACCOUNT, "client-service-account", lambda n: n.client),
+    Child(DEPLOYMENT, "server-deployment", lambda n: n.server, lambda i: _server_values(i.spec)),
+    Child(DEPLOYMENT, "proxy-deployment", lambda n: n.proxy, lambda i: _proxy_values(i)),
+    Child(NETWORK_POLICY, "server-network-policy", lambda n: n.server),
+    Child(NETWORK_POLICY, "proxy-network-policy", lambda n: n.proxy, lambda i: _dns_values(i)),
+    Child(NETWORK_POLICY, "sandbox-network-policy", lambda n: n.sandbox, lambda i: _dns_values(i)),
+    Child(
+        POD_DISRUPTION_BUDGET,
+        "disruption-budget",
+        lambda n: n.server,
+        _budget(names.COMPONENT_SERVER),
+        wanted=_several_replicas,
+    ),
+    Child(
+        POD_DISRUPTION_BUDGET,
+        "disruption-budget",
+        lambda n: n.proxy,
+        _budget(names.COMPONENT_PROXY),
+        wanted=_several_replicas,
+    ),
+    Child(ROLE, "server-role", lambda n: n.server, lambda i: {"persistent": _persistent(i.spec)}),
+    Child(ROLE, "client-role", lambda n: n.client),
+    Child(ROLE_BINDING, "server-role-binding", lambda n: n.server),
+    Child(ROLE_BINDING, "client-role-binding", lambda n: n.client),
+)
+
+
+def fixed_children(inputs: Inputs) -> list[Manifest]:
+    """The children of the table that this instance has."""
+    common = _common(inputs.parent, inputs.settings, inputs.spec)
+    return [
+        render(child.template, common | child.values(inputs)) for child in CHILDREN if child.wanted(inputs)
+    ]
+
+
+def server_config_map(inputs: Inputs, sandbox_config: str) -> Manifest:
+    """The ConfigMap with sandbox.json, apart from the others since it depends on whether they are there."""
+    common = _common(inputs.parent, inputs.settings, inputs.spec)
+    return render("server-config-map", common | {"sandbox_config": sandbox_config})
+
+
+def generated_secret(parent: Parent, secret: GeneratedSecret) -> Manifest:
+    return render(
+        "generated-secret",
+        _identity(parent)
+        | {
+            "name": secret.name,
+            "component": secret.component,
+            "rotated_for": secret.rotated_for,
+            "data": encoded_data(secret.data),
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxTemplate:
+    """A sandbox pod without a name, the spec of its workspace's claim if it has one, and the hash of both
+    with all that the pod mounts by subPath."""
+
+    pod: Manifest
+    workspace_claim: Manifest | None
+    pool_hash: str
+
+    def pool_pod(self, name: str) -> Manifest:
+        pod: Manifest = orjson.loads(orjson.dumps(self.pod))
+        pod["metadata"]["name"] = name
+        if self.workspace_claim is not None:
+            workspace = next(volume for volume in pod["spec"]["volumes"] if volume["name"] == "workspace")
+            workspace["persistentVolumeClaim"]["claimName"] = name
+        return pod
+
+    def pool_claim(self, name: str) -> Manifest | None:
+        if self.workspace_claim is None:
+            return None
+        claim: Manifest = orjson.loads(orjson.dumps(self.workspace_claim))
+        claim["metadata"]["name"] = name
+        return claim
+
+
+def sandbox_template(inputs: Inputs) -> SandboxTemplate | None:
+    """None while the proxy's address, which sandboxes without DNS have in /etc/hosts, is not known."""
+    if inputs.spec.sandbox.dns == "none" and inputs.proxy_address is None:
+        return None
+    common = _common(inputs.parent, inputs.settings, inputs.spec)
+    pod = render("sandbox-pod", common | _sandbox_values(inputs))
+    claim = _workspace_claim(inputs) if _persistent(inputs.spec) else None
+    content = orjson.dumps([pod, claim, inputs.routes.kubeconfig], option=orjson.OPT_SORT_KEYS)
+    pool_hash = hashlib.sha256(content).hexdigest()[:_POOL_HASH_CHARACTERS]
+    for manifest in (pod, claim):
+        if manifest is not None:
+            manifest["metadata"]["labels"][names.LABEL_POOL_HASH] = pool_hash
+    return SandboxTemplate(pod, claim, pool_hash)
+
+
+def _workspace_claim(inputs: Inputs) -> Manifest:
+    workspace = inputs.spec.sandbox.workspace
+    claim = render(
+        "workspace-claim",
+        _identity(inputs.parent)
+        | {
+            "name": WORKSPACE_CLAIM_PLACEHOLDER,
+            "size": canonical_quantity(workspace.size or DEFAULT_WORKSPACE_SIZE),
+            "storage_class": workspace.storage_class_name or "",
+        },
+    )
+    del claim["metadata"]["name"]
+    return claim
+
+
+def _identity(parent: Parent) -> Values:
+    return {"instance": parent.name, "namespace": parent.namespace, "uid": parent.uid}
+
+
+def _common(parent: Parent, settings: Settings, spec: InstanceSpec) -> Values:
+    n = parent.names
+    return _identity(parent) | {
+        "names": {
+            field: getattr(n, field)
+            for field in (
+                "server",
+                "proxy",
+                "proxy_ca",
+                "session_key",
+                "session_keys",
+                "sandbox",
+                "client",
+                "ssh",
+                "tls",
+            )
+        },
+        "image": settings.image,
+        "openshift": settings.platform == "openshift",
+        "ssh": spec.ssh is not None,
+    }
+
+
+def _routes_values(routes: Routes) -> Values:
+    return {"kubeconfig": routes.kubeconfig, "proxy_config": routes.proxy_config}
+
+
+def _public_key(key: SessionKey) -> Values:
+    return {"file": f"{key.kid}.pem", "pem": key.public_key}
+
+
+def _server_values(spec: InstanceSpec) -> Values:
+    container = spec.server_container
+    given = container.resources if container else pod_api.Resources()
+    return {
+        "replicas": spec.replicas,
+        "server_image_pull_policy": (container and container.image_pull_policy) or "",
+        "server_resources": _resources(given.with_defaults(DEFAULT_SERVER_RESOURCES)),
+    }
+
+
+def _proxy_values(inputs: Inputs) -> Values:
+    proxy = inputs.spec.proxy
+    target = proxy and proxy.kubernetes_target
+    secret = (target.secret_name or inputs.parent.names.kubeconfig) if target else ""
+    return {
+        "proxy_replicas": min(inputs.spec.replicas, MAX_PROXY_REPLICAS),
+        "proxy_config_hash": inputs.routes.config_hash,
+        "kubeconfig_secret": secret,
+    }
+
+
+def _dns_values(inputs: Inputs) -> Values:
+    return {"dns_addresses": inputs.dns_addresses, "cluster_dns": inputs.spec.sandbox.dns == "cluster"}
+
+
+def _sandbox_values(inputs: Inputs) -> Values:
+    sandbox, settings = inputs.spec.sandbox, inputs.settings
+    return {
+        "cluster_dns": sandbox.dns == "cluster",
+        "proxy_ip": inputs.proxy_address if sandbox.dns == "none" else "",
+        "proxy_url": f"http://{inputs.parent.names.proxy}:{names.PROXY_PORT}",
+        "runtime_class": sandbox.runtime_class_name or "",
+        "node_selector": dict(sandbox.node_selector),
+        "tolerations": canonical_tolerations([_plain(toleration) for toleration in sandbox.tolerations]),
+        "priority_class": sandbox.priority_class_name or "",
+        "image_pull_secrets": [_plain(reference) for reference in sandbox.image_pull_secrets],
+        "host_users": sandbox.host_users,
+        "brings_agent": sandbox.image not in ("", settings.sandbox_image),
+        "agent_image": settings.sandbox_image,
+        "sandbox_image": sandbox.image or settings.sandbox_image,
+        "image_pull_policy": sandbox.image_pull_policy or "",
+        "isolation_test": sandbox.isolation_test,
+        "env": _environment(sandbox.env),
+        "sandbox_resources": _resources(sandbox.effective_resources),
+        "persistent": _persistent(inputs.spec),
+        "workspace_claim_name": WORKSPACE_CLAIM_PLACEHOLDER,
+    }
+
+
+def _persistent(spec: InstanceSpec) -> bool:
+    return spec.sandbox.workspace.persistent
+
+
+def _resources(resources: pod_api.Resources) -> dict[str, dict[str, str]]:
+    return canonical_resources({"limits": resources.limits, "requests": resources.requests})
+
+
+def _environment(env: tuple[pod_api.EnvVar, ...]) -> list[Values]:
+    """The instance's own variables but those that the operator owns; the last of one name counts, as it does
+    for the kubelet."""
+    reserved = pod_api.OPERATOR_OWNED_ENV | {_AGENT_POD_UID}
+    by_name = {variable.name: _plain(variable) for variable in env if variable.name not in reserved}
+    return [_without_empty(variable) for variable in by_name.values()]
+
+
+def _plain(model: ApiModel) -> Values:
+    plain: Values = model.model_dump(by_alias=True, exclude_none=True)
+    return plain
+
+
+def _without_empty(value: Mapping[str, Any]) -> Values:
+    """Without what the API server would not store: empty texts, false `optional`."""
+    return {
+        key: _without_empty(item) if isinstance(item, Mapping) else item
+        for key, item in value.items()
+        if item not in ("", False)
+    }

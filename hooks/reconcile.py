@@ -1,0 +1,298 @@
+"""sync: from what Metacontroller shows of an instance to what should exist.
+
+parse, observe, plan (routes, Secrets, children, gate, pool), status, checked answer. A request that cannot
+be read is an exception, which the edge answers with 500 and which changes nothing; a *spec* that cannot be
+read keeps everything as it is and says so.
+"""
+
+import math
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from cli_mcp import names
+from cli_mcp.api.instance import InstanceSpec
+from cli_mcp.sandbox_config import Gate, SandboxConfig, SessionLimits
+from hooks import generated
+from hooks.answer import checked
+from hooks.children import (
+    Inputs,
+    SandboxTemplate,
+    fixed_children,
+    generated_secret,
+    sandbox_template,
+    server_config_map,
+)
+from hooks.credentials import check_expiry, check_secrets
+from hooks.echo import kept
+from hooks.gate import closed_because
+from hooks.instance import InvalidSpec, read_spec
+from hooks.keys import KeyGenerator
+from hooks.network import dns_addresses, proxy_address, widening_policies
+from hooks.pods import Role, SandboxPod, observe_pod
+from hooks.pool import PoolPlan, PoolPolicy, plan_pool
+from hooks.problem import Problem, Reason
+from hooks.routes import plan_routes
+from hooks.settings import Settings
+from hooks.status import PoolState, conditions, only_ready
+from hooks.wire import (
+    DEPLOYMENT,
+    KINDS_BY_KEY,
+    POD,
+    HookRequest,
+    Manifest,
+    Parent,
+    is_terminating,
+    parse_request,
+)
+from hooks.workspaces import WorkspacePlan, plan_workspaces
+
+
+def sync(body: Any, settings: Settings, now: datetime, keygen: KeyGenerator) -> Manifest:
+    """The answer to a sync request. `now` is aware; `keygen` is asked only for Secrets that do not exist or
+    are to be rotated. Raises MalformedRequest, and UnsafeAnswer for a defect of the hooks."""
+    request = parse_request(body)
+    try:
+        spec = read_spec(request.parent)
+    except InvalidSpec as error:
+        return checked(_keep_everything(request, str(error), now), request.parent)
+    return checked(_reconcile(request, spec, settings, now, keygen), request.parent)
+
+
+def _reconcile(
+    request: HookRequest, spec: InstanceSpec, settings: Settings, now: datetime, keygen: KeyGenerator
+) -> Manifest:
+    parent = request.parent
+    pods = [observe_pod(manifest, parent) for manifest in request.children[POD.key].values()]
+    routes, problems = plan_routes(request, spec)
+    proxy_ca = generated.proxy_ca(request, now, keygen)
+    session_key = generated.session_key(request, now, keygen, _oldest_sandbox(pods))
+    secrets = [proxy_ca, session_key]
+    inputs = Inputs(
+        parent=parent,
+        spec=spec,
+        settings=settings,
+        routes=routes,
+        dns_addresses=dns_addresses(request),
+        proxy_address=proxy_address(request),
+        session_keys=generated.public_keys(session_key),
+    )
+    children = fixed_children(inputs)
+    closed = closed_because(request, inputs, children)
+    template = sandbox_template(inputs)
+    workspaces, pool, sandboxes = _plan_sandboxes(request, spec, pods, template, closed is None, now)
+    children.append(server_config_map(inputs, sandbox_config(inputs, template, closed)))
+    children += [generated_secret(parent, secret) for secret in secrets]
+
+    expiry_problems, next_expiry = check_expiry(request, _kubeconfig_secret(parent, spec), proxy_ca, now)
+    problems += check_secrets(request, spec) + expiry_problems
+    problems += _missing_children(request, children) + _unavailable_deployments(request)
+    problems += _sandbox_problems(request, pool, workspaces)
+    if closed and not problems:
+        problems.append(Problem(Reason.RECONCILING, f"no sandboxes yet: {closed}"))
+    state = PoolState(pool.ready, spec.sandbox.warm_pool_size, _pool_trouble(pool))
+    written, next_condition = conditions(parent, problems, state, now)
+    answer: Manifest = {
+        "status": {
+            "warmPoolReady": pool.ready,
+            "warmPoolDesired": spec.sandbox.warm_pool_size,
+            "resolvedSandboxImage": spec.sandbox.image or settings.sandbox_image,
+            "clientServiceAccount": parent.names.client,
+            "conditions": written,
+        },
+        "children": children + sandboxes,
+    }
+    checks = (pool.next_check, workspaces.next_check, next_expiry, next_condition)
+    return answer | _resync(checks, now)
+
+
+def _plan_sandboxes(
+    request: HookRequest,
+    spec: InstanceSpec,
+    pods: list[SandboxPod],
+    template: SandboxTemplate | None,
+    gate_open: bool,
+    now: datetime,
+) -> tuple[WorkspacePlan, PoolPlan, list[Manifest]]:
+    """The plans, and all pods and claims that follow from them."""
+    sandbox = spec.sandbox
+    pool_hash = template.pool_hash if template else None
+    prefix = request.parent.names.pool_prefix
+    workspaces = plan_workspaces(
+        request,
+        pods,
+        timedelta(seconds=sandbox.workspace.retain_seconds),
+        now,
+        pool_hash if gate_open else None,
+    )
+    policy = PoolPolicy(
+        size=sandbox.warm_pool_size,
+        idle_timeout=timedelta(seconds=sandbox.idle_timeout_seconds),
+        max_lifetime=_seconds(sandbox.max_lifetime_seconds),
+        pool_hash=pool_hash,
+        replaceable=gate_open,
+    )
+    pool = plan_pool(pods, workspaces, policy, now, prefix)
+    new_names = [f"{prefix}{slot}" for slot in pool.slots]
+    children = workspaces.children + workspaces.rest(new_names, give_up=gate_open) + pool.children
+    if template is not None:
+        children += [template.pool_pod(name) for name in new_names]
+        claims = [template.pool_claim(name) for name in new_names if name not in workspaces.unused]
+        children += [claim for claim in claims if claim is not None]
+    return workspaces, pool, children
+
+
+def sandbox_config(inputs: Inputs, template: SandboxTemplate | None, closed: str | None) -> str:
+    """sandbox.json, what the server works by."""
+    parent, sandbox = inputs.parent, inputs.spec.sandbox
+    return SandboxConfig(
+        gate=Gate(open=closed is None, reason=closed or ""),
+        pool_hash=template.pool_hash if template else None,
+        template=template.pod if template else None,
+        owner_reference={
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "name": parent.name,
+            "uid": parent.uid,
+            "controller": True,
+        },
+        limits=SessionLimits(
+            idle_timeout_seconds=sandbox.idle_timeout_seconds,
+            max_sessions=sandbox.max_sessions,
+            max_sessions_per_owner=sandbox.max_sessions_per_owner,
+            max_lifetime_seconds=sandbox.max_lifetime_seconds,
+        ),
+        tools=inputs.spec.tools,
+        workspace_claim=template.workspace_claim if template else None,
+    ).model_dump_json(by_alias=True)
+
+
+def _keep_everything(request: HookRequest, error: str, now: datetime) -> Manifest:
+    children = [
+        kept(observed)
+        for kind, objects in request.children.items()
+        for observed in objects.values()
+        if not is_terminating(observed) and not (KINDS_BY_KEY[kind] is POD and _is_retiring(observed))
+    ]
+    return {
+        "status": only_ready(request.parent, Problem(Reason.SPEC_INVALID, error), now),
+        "children": children,
+    }
+
+
+def _is_retiring(manifest: Manifest) -> bool:
+    return (manifest["metadata"].get("labels") or {}).get(names.LABEL_STATE) == names.STATE_RETIRING
+
+
+def _oldest_sandbox(pods: Iterable[SandboxPod]) -> datetime | None:
+    return min((pod.created for pod in pods if pod.role is not Role.FOREIGN), default=None)
+
+
+def _kubeconfig_secret(parent: Parent, spec: InstanceSpec) -> str | None:
+    target = spec.proxy and spec.proxy.kubernetes_target
+    return (target.secret_name or parent.names.kubeconfig) if target else None
+
+
+def _missing_children(request: HookRequest, desired: list[Manifest]) -> list[Problem]:
+    """Children that did not become ours: taken by somebody, which Metacontroller passes over in silence, or
+    on their way."""
+    problems: list[Problem] = []
+    pending: list[str] = []
+    for manifest in desired:
+        kind = KINDS_BY_KEY[f"{manifest['kind']}.{manifest['apiVersion']}"]
+        name = manifest["metadata"]["name"]
+        if request.child(kind, name) is not None:
+            continue
+        foreign = request.related_object(kind, name)
+        if foreign is not None and not _belongs_to(foreign, request.parent.uid):
+            problems.append(
+                Problem(
+                    Reason.NAME_TAKEN,
+                    f"{kind.kind} {name} exists and belongs to somebody else; delete or rename it",
+                )
+            )
+        else:
+            pending.append(f"{kind.kind} {name}")
+    if pending:
+        problems.append(Problem(Reason.CHILDREN_NOT_READY, f"being made: {_listed(pending)}"))
+    return problems
+
+
+def _belongs_to(manifest: Manifest, uid: str) -> bool:
+    return any(owner.get("uid") == uid for owner in manifest["metadata"].get("ownerReferences") or ())
+
+
+def _unavailable_deployments(request: HookRequest) -> list[Problem]:
+    return [
+        Problem(
+            Reason.DEPLOYMENT_UNAVAILABLE,
+            f"Deployment {name} has no available pods; see kubectl describe pods -l "
+            f"{names.LABEL_INSTANCE}={request.parent.name},{names.LABEL_COMPONENT}={component}",
+        )
+        for name, component in (
+            (request.parent.names.server, names.COMPONENT_SERVER),
+            (request.parent.names.proxy, names.COMPONENT_PROXY),
+        )
+        if (deployment := request.child(DEPLOYMENT, name)) is not None and not _is_available(deployment)
+    ]
+
+
+def _is_available(deployment: Manifest) -> bool:
+    return any(
+        condition.get("type") == "Available" and condition.get("status") == "True"
+        for condition in (deployment.get("status") or {}).get("conditions") or ()
+    )
+
+
+def _sandbox_problems(request: HookRequest, pool: PoolPlan, workspaces: WorkspacePlan) -> list[Problem]:
+    found = [
+        (
+            Reason.ISOLATION_NOT_ENFORCED,
+            pool.not_isolated,
+            "can reach more than the proxy, so the network plugin does not enforce NetworkPolicies; "
+            "install one that does",
+        ),
+        (
+            Reason.POLICY_WIDENED,
+            widening_policies(request),
+            "other NetworkPolicies let sandboxes out, and policies only add up; narrow their podSelector",
+        ),
+        (
+            Reason.CHILDREN_NOT_READY,
+            pool.unreadable + workspaces.unreadable,
+            f"have an annotation {names.ANNOTATION_LAST_APPLIED} that is not theirs and are being replaced; "
+            "find out who edits it",
+        ),
+        (
+            Reason.CHILDREN_NOT_READY,
+            pool.foreign,
+            f"carry the label {names.LABEL_CONTROLLER_UID} of this instance and are no sandboxes of it; "
+            "remove the label",
+        ),
+    ]
+    return [Problem(reason, f"{_listed(objects)}: {text}") for reason, objects, text in found if objects]
+
+
+def _pool_trouble(pool: PoolPlan) -> str | None:
+    if pool.unschedulable:
+        return (
+            f"no node takes {_listed(pool.unschedulable)}; add nodes, or lower spec.sandbox.resources or "
+            "warmPoolSize"
+        )
+    if pool.stuck:
+        return f"not ready for 5 minutes and replaced: {_listed(pool.stuck)}; see kubectl describe and logs"
+    return None
+
+
+def _listed(objects: list[str], at_most: int = 5) -> str:
+    shown = ", ".join(sorted(objects)[:at_most])
+    return shown if len(objects) <= at_most else f"{shown} and {len(objects) - at_most} more"
+
+
+def _resync(checks: Iterable[datetime | None], now: datetime) -> dict[str, int]:
+    due = min((check for check in checks if check is not None), default=None)
+    return {} if due is None else {"resyncAfterSeconds": max(1, math.ceil((due - now).total_seconds()))}
+
+
+def _seconds(value: float | None) -> timedelta | None:
+    return None if value is None else timedelta(seconds=value)
