@@ -1,0 +1,309 @@
+"""`cli-mcp local`: sandboxed shells over MCP on this machine, for one CliMcpInstance file."""
+
+import argparse
+import asyncio
+import hashlib
+import ipaddress
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli_mcp.api import quantity
+from cli_mcp.api.document import UnreadableYaml, load_instance
+from cli_mcp.api.instance import CliMcpInstance
+from cli_mcp.api.problems import InvalidInstance
+from cli_mcp.state_dir import own_state_directory
+from local_runtime import bubblewrap, cgroups, probe, screen, seccomp
+from local_runtime.cgroups import Cgroups, Limits
+from local_runtime.environment import (
+    EnvironmentProblem,
+    SecretFiles,
+    instance_environment,
+    overridden_names,
+)
+from local_runtime.probe import NotPossible
+from local_runtime.sandbox import SandboxFactory, SandboxSettings
+from local_runtime.sessions import LocalSessions, SessionLimits
+from local_runtime.state import StateDirectory, StateInUse
+from mcp_server.app import build_app
+from mcp_server.authentication import Authenticator, NoAuthentication, StaticToken
+from mcp_server.serving import serve
+from mcp_server.settings import ServerSettings
+
+log = logging.getLogger("cli_mcp.local")
+
+DRAIN_SECONDS = 10.0
+# A pod has the limit of its node (podPidsLimit); threads count, and a JVM or a test runner has hundreds.
+PROCESSES_PER_SESSION = 1024
+_STATE_DIGEST_CHARACTERS = 8
+
+
+class CannotStart(Exception):
+    """Something about the arguments or files; the message is for the person who typed them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    file: Path
+    host: str
+    port: int
+    state_dir: Path | None
+    secrets_dir: Path | None
+    token_file: Path | None
+    no_auth: bool
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit status 0 after a signal, 1 when the server cannot start, 2 for wrong arguments."""
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.INFO, stream=sys.stderr)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    parsed = parse_arguments(arguments)
+    try:
+        probe.check_platform()
+        asyncio.run(_run(parsed, read_instance(parsed.file)))
+    except (CannotStart, EnvironmentProblem, StateInUse, NotPossible) as error:
+        print(f"cli-mcp local: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse_arguments(arguments: Sequence[str]) -> Arguments:
+    parser = argparse.ArgumentParser(
+        prog="cli-mcp local", description="Sandboxed shells over MCP on this machine."
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="a CliMcpInstance file")
+    parser.add_argument(
+        "--listen",
+        type=listen_address,
+        default=("127.0.0.1", 8080),
+        metavar="HOST:PORT",
+        help="loopback address (default 127.0.0.1:8080; port 0 takes any free one)",
+    )
+    parser.add_argument("--state-dir", type=Path, metavar="DIR", help=f"default {own_state_directory()}")
+    parser.add_argument(
+        "--secrets-dir", type=Path, metavar="DIR", help="Secrets' and ConfigMaps' keys, as files NAME/KEY"
+    )
+    who = parser.add_mutually_exclusive_group()
+    who.add_argument("--token-file", type=Path, metavar="FILE", help="the token that clients must send")
+    who.add_argument("--no-auth", action="store_true", help="let every program on this machine in")
+    values = parser.parse_args(arguments)
+    host, port = values.listen
+    return Arguments(
+        values.file, host, port, values.state_dir, values.secrets_dir, values.token_file, values.no_auth
+    )
+
+
+def listen_address(text: str) -> tuple[str, int]:
+    """A loopback address and port. Raises argparse.ArgumentTypeError."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
+    if not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no HOST:PORT")
+    if host == "localhost":
+        return "127.0.0.1", int(port)
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{host!r} is no IP address; give 127.0.0.1 or [::1]") from None
+    if not address.is_loopback:
+        raise argparse.ArgumentTypeError(
+            f"{host} can be reached from other machines, and the server speaks plain HTTP: the token could be "
+            "read on the way. Listen on 127.0.0.1 and let an SSH tunnel or a TLS proxy forward to it"
+        )
+    return host, int(port)
+
+
+def read_instance(file: Path) -> CliMcpInstance:
+    """Raises CannotStart."""
+    try:
+        return load_instance(file.read_text())
+    except OSError as error:
+        raise CannotStart(f"{file}: {error.strerror}") from None
+    except (UnreadableYaml, UnicodeDecodeError) as error:
+        raise CannotStart(f"{file}: {error}") from None
+    except InvalidInstance as error:
+        raise CannotStart(f"{file} is not valid. 'cli-mcp validate {file}' says where:\n{error}") from None
+
+
+async def _run(arguments: Arguments, instance: CliMcpInstance) -> None:
+    """Serve until a signal comes. Raises CannotStart, EnvironmentProblem, StateInUse, NotPossible."""
+    _prepare_process()
+    variables = instance.spec.sandbox.env
+    environment = instance_environment(variables, SecretFiles(arguments.secrets_dir))
+    for name in overridden_names(variables):
+        log.warning("spec.sandbox.env: %s is set by cli-mcp itself; the value in the file is not used", name)
+    root = arguments.state_dir or own_state_directory()
+    try:
+        state = StateDirectory.open(root / instance.metadata.name)
+    except OSError as error:
+        raise CannotStart(
+            f"the state directory {root} cannot be used: {error.strerror} ({error.filename}); "
+            "choose another one with --state-dir"
+        ) from None
+    try:
+        await _serve(arguments, instance, state, environment)
+    finally:
+        state.close()
+
+
+async def _serve(
+    arguments: Arguments, instance: CliMcpInstance, state: StateDirectory, environment: dict[str, str]
+) -> None:
+    own_uids = os.geteuid() == 0
+    probe.check_state(state, own_uids=own_uids)
+    groups = _control_groups(state)
+    try:
+        factory = SandboxFactory(state, groups, _settings(instance, state, environment, own_uids=own_uids))
+        await probe.check_sandbox(
+            factory, hidden=(state.path, Path.home(), Path(sys.prefix), arguments.file.resolve())
+        )
+        sessions = LocalSessions(
+            state,
+            factory,
+            session_limits(instance),
+            warm_pool_size=instance.spec.sandbox.warm_pool_size,
+        )
+        sessions.start()
+        try:
+            await _serve_sessions(arguments, instance, state, sessions)
+        finally:
+            await sessions.close()
+    finally:
+        await asyncio.to_thread(groups.remove)
+
+
+async def _serve_sessions(
+    arguments: Arguments, instance: CliMcpInstance, state: StateDirectory, sessions: LocalSessions
+) -> None:
+    token, token_file = _token(arguments, state)
+    authenticator: Authenticator = NoAuthentication() if token is None else StaticToken(token)
+    settings = ServerSettings(egress_hint=f"Commands can reach {screen.EGRESS}.")
+    app = build_app(sessions, settings, authenticator)
+    stop, stop_now = _signals()
+
+    def announce(port: int) -> None:
+        host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+        access = screen.Access(f"http://{host}:{port}/mcp", token, token_file)
+        print(
+            screen.first_screen(access, can_reach=screen.EGRESS, unused=screen.unused_fields(instance)),
+            flush=True,
+        )
+
+    try:
+        await serve(
+            app,
+            arguments.host,
+            arguments.port,
+            drain_seconds=DRAIN_SECONDS,
+            stop=stop,
+            stop_now=stop_now,
+            on_bound=announce,
+        )
+    except OSError as error:
+        raise CannotStart(
+            f"cannot listen on {arguments.host} port {arguments.port}: {error.strerror}; "
+            "choose another port with --listen 127.0.0.1:PORT"
+        ) from None
+
+
+def _settings(
+    instance: CliMcpInstance, state: StateDirectory, environment: dict[str, str], *, own_uids: bool
+) -> SandboxSettings:
+    program = bubblewrap.find_bubblewrap()
+    return SandboxSettings(
+        program=state.program_for_sandboxes(program) if own_uids else program,
+        system=bubblewrap.system_files(),
+        read_only={
+            inside: state.write_system_file(Path(inside).name, text)
+            for inside, text in bubblewrap.ACCOUNT_FILES.items()
+        },
+        environment={**bubblewrap.DEFAULT_ENVIRONMENT, **environment},
+        seccomp=seccomp.filter_program(),
+        limits=resource_limits(instance),
+        workspace_bytes=instance.spec.sandbox.limits.ephemeral_storage_bytes,
+        own_uids=own_uids,
+    )
+
+
+def resource_limits(instance: CliMcpInstance) -> Limits:
+    resources = instance.spec.sandbox.effective_resources
+    return Limits(
+        memory_bytes=instance.spec.sandbox.limits.memory_bytes,
+        processes=PROCESSES_PER_SESSION,
+        cpu_shares=cgroups.cpu_shares(quantity.parse_millicores(resources.requests["cpu"])),
+    )
+
+
+def session_limits(instance: CliMcpInstance) -> SessionLimits:
+    sandbox = instance.spec.sandbox
+    return SessionLimits(
+        idle_seconds=sandbox.idle_timeout_seconds,
+        lifetime_seconds=sandbox.max_lifetime_seconds,
+        sessions=sandbox.max_sessions,
+        sessions_per_owner=sandbox.max_sessions_per_owner,
+    )
+
+
+def _control_groups(state: StateDirectory) -> Cgroups:
+    """The control groups of this state directory; what cannot be limited is logged."""
+    digest = hashlib.sha256(os.fsencode(state.path)).hexdigest()[:_STATE_DIGEST_CHARACTERS]
+    mounts = cgroups.mounts(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
+    groups = cgroups.prepare(f"cli-mcp-{state.path.name}-{digest}", mounts)
+    for controller, consequence in _WITHOUT.items():
+        if controller not in groups.controllers:
+            log.warning("no control group for %s can be made here: %s", controller, consequence)
+    return groups
+
+
+_WITHOUT = {
+    "memory": "memory is limited for each process of a session, not for all of them together",
+    "pids": "processes are limited by RLIMIT_NPROC alone",
+    "cpu": "a busy session can slow down the others and the server",
+}
+
+
+def _token(arguments: Arguments, state: StateDirectory) -> tuple[str | None, Path | None]:
+    """The token that clients must send, and its file. Raises CannotStart."""
+    if arguments.no_auth:
+        return None, None
+    if arguments.token_file is None:
+        return state.token(), state.token_file
+    try:
+        token = arguments.token_file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CannotStart(f"--token-file {arguments.token_file}: {error}") from None
+    if not token or not token.isascii() or any(character.isspace() for character in token):
+        raise CannotStart(
+            f"--token-file {arguments.token_file}: the token must be one word of ASCII characters; "
+            "make one with: openssl rand -hex 32"
+        )
+    return token, arguments.token_file.resolve()
+
+
+def _signals() -> tuple[asyncio.Event, asyncio.Event]:
+    """Events that the first and the second signal set."""
+    stop, stop_now = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (stop_now if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, on_signal)
+    return stop, stop_now
+
+
+def _prepare_process() -> None:
+    # Each sandbox takes about ten descriptors.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if sys.version_info < (3, 12):
+        # The default would be a thread for every sandbox.
+        watcher = asyncio.PidfdChildWatcher()
+        watcher.attach_loop(asyncio.get_running_loop())
+        asyncio.set_child_watcher(watcher)

@@ -1,0 +1,125 @@
+"""The first screen of local mode: how to connect, ready to paste, and what sandboxes can do. Pure text."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli_mcp.api.instance import CliMcpInstance
+
+EGRESS = "nothing yet: the credential proxy is not part of this build"
+SERVER_NAME = "cli-mcp"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where the server is and what it wants to see; `token` is None when it asks for none."""
+
+    url: str
+    token: str | None = None
+    token_file: Path | None = None
+
+    def headers(self, session: str) -> dict[str, str]:
+        authorization = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+        return {**authorization, "X-Session-ID": session}
+
+
+def first_screen(access: Access, *, can_reach: str, unused: Sequence[str]) -> str:
+    """`can_reach` says what the sandboxes reach, `unused` are fields of the instance without effect here."""
+    lines = [
+        f"Sandboxed shells over MCP: {access.url}",
+        f"  token            {access.token_file or 'none: every program on this machine may connect'}",
+        f"  sandboxes reach  {can_reach}",
+    ]
+    if unused:
+        lines.append(f"  not used here    {', '.join(unused)}")
+    blocks = {
+        "Claude Code": claude_code(access),
+        "Cursor, ~/.cursor/mcp.json": _json({"mcpServers": {SERVER_NAME: _server(access, "cursor")}}),
+        "VS Code, .vscode/mcp.json": _json(
+            {"servers": {SERVER_NAME: {"type": "http", **_server(access, "vscode")}}}
+        ),
+        "Other clients": _json(
+            {"mcpServers": {SERVER_NAME: {"type": "http", **_server(access, "my-agent")}}}
+        ),
+        "Try it": f"{curl(access)}\n{call(access)}",
+    }
+    for title, text in blocks.items():
+        lines += ["", f"{title}:", *(f"  {line}" for line in text.splitlines())]
+    return "\n".join(
+        [*lines, "", "Every X-Session-ID is a shell and a workspace of its own. Ctrl-C ends the server."]
+    )
+
+
+def claude_code(access: Access) -> str:
+    headers = [
+        f"--header {shlex.quote(f'{name}: {value}')}" for name, value in access.headers("claude").items()
+    ]
+    return " ".join(["claude mcp add --transport http", SERVER_NAME, access.url, *headers])
+
+
+def curl(access: Access) -> str:
+    request = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "bash", "arguments": {"command": "echo hello from $(whoami)"}},
+    }
+    headers = {
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        "X-Session-ID": "demo",
+    }
+    options = [f"-H {shlex.quote(f'{name}: {value}')}" for name, value in headers.items()]
+    if access.token_file is not None:
+        options.append(f'-H "Authorization: Bearer $(cat {shlex.quote(str(access.token_file))})"')
+    return " ".join(["curl -sS", access.url, *options, "-d", shlex.quote(json.dumps(request))])
+
+
+def call(access: Access) -> str:
+    token = [] if access.token_file is None else ["--token-file", shlex.quote(str(access.token_file))]
+    return " ".join(["cli-mcp call", access.url, *token, "--session demo", shlex.quote("echo hello")])
+
+
+def unused_fields(instance: CliMcpInstance) -> list[str]:
+    """The fields that were given and mean something only in a cluster."""
+    spec = instance.spec
+    names = [
+        *(_path("spec", name) for name in ("replicas", "server_container", "ssh") if _given(spec, name)),
+        *(_path("spec.sandbox", name) for name in _CLUSTER_ONLY if _given(spec.sandbox, name)),
+    ]
+    return [*names, *(f"spec.tools: {tool}" for tool in spec.tools if tool != "bash")]
+
+
+_CLUSTER_ONLY = (
+    "image",
+    "image_pull_policy",
+    "runtime_class_name",
+    "node_selector",
+    "tolerations",
+    "priority_class_name",
+    "image_pull_secrets",
+    "host_users",
+    "dns",
+    "isolation_test",
+    "workspace",
+)
+
+
+def _given(model: object, field: str) -> bool:
+    fields_set: set[str] = getattr(model, "model_fields_set")  # noqa: B009 - any pydantic model
+    return field in fields_set
+
+
+def _path(prefix: str, field: str) -> str:
+    first, *others = field.split("_")
+    return f"{prefix}.{first}{''.join(word.capitalize() for word in others)}"
+
+
+def _server(access: Access, session: str) -> dict[str, object]:
+    return {"url": access.url, "headers": access.headers(session)}
+
+
+def _json(value: Mapping[str, object]) -> str:
+    return json.dumps(value)

@@ -1,0 +1,200 @@
+"""The state directory of one instance: its lock, token and workspaces, and how they get in and out of use.
+
+    lock token            of the server
+    system/               files that every sandbox sees, and a copy of bubblewrap when it needs one
+    sessions/<name>/      workspaces of sessions, kept until they are deleted
+    pool/<name>/          workspaces that nobody has used yet
+    exchange/<name>/      FIFOs between the server and one sandbox
+    trash/                what is being deleted
+
+Everything but `lock` and `token` may be passed through by other users, since as root the sandboxes are other
+users; none of it may be listed by them, and a workspace is its owner's alone.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli_mcp.state_dir import TOKEN_FILE
+from local_runtime import trees
+from local_runtime.identity import Identity
+
+_PASSAGE = 0o711
+_TOKEN_BYTES = 32
+_TOKEN_PATTERN = re.compile(r"[A-Za-z0-9_-]{43}")
+_READABLE_NAME_CHARACTERS = 40
+_DIGEST_CHARACTERS = 24
+
+
+class StateInUse(Exception):
+    """Another server holds the lock of the directory."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(f"{directory} is in use by another server")
+        self.directory = directory
+
+
+def session_name(owner: str, session_id: str) -> str:
+    """The file name of a session: different for every owner and id, and never more than a name."""
+    digest = hashlib.sha256(f"{owner}\0{session_id}".encode(errors="surrogatepass")).hexdigest()
+    readable = re.sub("[^a-z0-9-]", "", session_id)[:_READABLE_NAME_CHARACTERS].strip("-")
+    return "-".join(filter(None, (readable, digest[:_DIGEST_CHARACTERS])))
+
+
+@dataclass(frozen=True, slots=True)
+class StateDirectory:
+    """An instance's directory, locked by this process. The methods block for a few system calls each,
+    `empty_trash` for as long as it takes."""
+
+    path: Path
+    lock_fd: int
+
+    @classmethod
+    def open(cls, path: Path) -> "StateDirectory":
+        """Make what is missing and lock it until the process ends; what a killed server left is put into the
+        trash. Raises StateInUse, and OSError."""
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(_PASSAGE)
+        lock_fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock_fd)
+            raise StateInUse(path) from None
+        state = cls(path.resolve(), lock_fd)
+        for directory in (state.system, state.sessions, state.pool, state.exchange, state.trash):
+            directory.mkdir(exist_ok=True)
+            directory.chmod(_PASSAGE)
+        for workspace in state.pool.iterdir():
+            state.discard(workspace)
+        for exchange in state.exchange.iterdir():
+            state.remove_exchange(exchange)
+        return state
+
+    @property
+    def system(self) -> Path:
+        return self.path / "system"
+
+    @property
+    def sessions(self) -> Path:
+        return self.path / "sessions"
+
+    @property
+    def pool(self) -> Path:
+        return self.path / "pool"
+
+    @property
+    def exchange(self) -> Path:
+        return self.path / "exchange"
+
+    @property
+    def trash(self) -> Path:
+        return self.path / "trash"
+
+    @property
+    def token_file(self) -> Path:
+        return self.path / TOKEN_FILE
+
+    def close(self) -> None:
+        os.close(self.lock_fd)
+
+    def token(self) -> str:
+        """The server's token; the one of an earlier start, so that what clients have stays right."""
+        try:
+            token = self.token_file.read_text().strip()
+        except FileNotFoundError:
+            token = ""
+        if not _TOKEN_PATTERN.fullmatch(token):
+            token = secrets.token_urlsafe(_TOKEN_BYTES)
+        # Written again in any case: the client takes the token that was written last.
+        self.token_file.unlink(missing_ok=True)
+        fd = os.open(self.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(fd, "w") as file:
+            file.write(f"{token}\n")
+        return token
+
+    def workspace_uids(self) -> set[int]:
+        return {path.lstat().st_uid for path in (*self.sessions.iterdir(), *self.pool.iterdir())}
+
+    def new_workspace(self, identity: Identity) -> Path:
+        """An empty workspace in the pool."""
+        path = self.pool / uuid.uuid4().hex
+        path.mkdir(mode=0o700)
+        if identity.own:
+            os.chown(path, identity.uid, identity.gid)
+        return path
+
+    def kept_workspace(self, name: str) -> Path | None:
+        """The workspace of a session that was here before."""
+        path = self.sessions / name
+        return path if path.is_dir() and not path.is_symlink() else None
+
+    def claim_workspace(self, pooled: Path, name: str) -> Path:
+        """Make a workspace of the pool that of a session; what runs in it does not notice."""
+        path = self.sessions / name
+        pooled.rename(path)
+        return path
+
+    def new_exchange(self) -> Path:
+        path = self.exchange / uuid.uuid4().hex
+        path.mkdir(mode=_PASSAGE)
+        path.chmod(_PASSAGE)
+        return path
+
+    def remove_exchange(self, path: Path) -> None:
+        """Delete the directory of a sandbox that has ended; sandboxes cannot make anything in it."""
+        shutil.rmtree(path)
+
+    def discard(self, path: Path) -> None:
+        """Put a workspace, in which nothing runs any more, into the trash."""
+        path.rename(self.trash / uuid.uuid4().hex)
+
+    def empty_trash(self) -> None:
+        """Delete what is in the trash. Raises OSError."""
+        holder = os.open(self.trash, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in os.listdir(holder):  # noqa: PTH208 - by descriptor, and not one by one
+                trees.remove(holder, name)
+        finally:
+            os.close(holder)
+
+    def write_system_file(self, name: str, text: str) -> Path:
+        """A file that every sandbox may see."""
+        path = self.system / name
+        path.write_text(text)
+        path.chmod(0o644)
+        return path
+
+    def program_for_sandboxes(self, program: Path) -> Path:
+        """`program`, or a copy of it and the libraries packaged with it where other users cannot reach it."""
+        if first_closed(program.parent) is None:
+            return program
+        package, libraries = program.parent.parent, program.parent.parent.with_suffix(".libs")
+        copy = self.system / "packages" / package.name / program.parent.name / program.name
+        shutil.rmtree(self.system / "packages", ignore_errors=True)
+        copy.parent.mkdir(parents=True)
+        shutil.copy(program, copy)
+        if libraries.is_dir():
+            shutil.copytree(libraries, self.system / "packages" / libraries.name)
+        for path in (self.system / "packages").rglob("*"):
+            path.chmod(0o755)
+        return copy
+
+
+def first_closed(directory: Path) -> Path | None:
+    """The topmost directory on the way to `directory` that other users may not pass through, if any."""
+    return next(
+        (path for path in _from_the_top(directory.resolve()) if not path.stat().st_mode & 0o001), None
+    )
+
+
+def _from_the_top(path: Path) -> Iterator[Path]:
+    yield from reversed(path.parents)
+    yield path

@@ -1,0 +1,213 @@
+"""How large a directory tree is and how to remove it, when whoever made it is hostile.
+
+Depth, names and modes are arbitrary, and while a tree is measured it may change in any way: nothing here
+recurses, follows a link, crosses a mount or builds a path.
+"""
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_OPEN_HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_STAT_BLOCK_BYTES = 512  # st_blocks, stat(2)
+# What a file costs at least: empty files use up inodes, which the disk has a fixed number of.
+ENTRY_BYTES = 1024
+# How many levels on the way down are held open, to go on from when a deeper one was moved away.
+_HELD_LEVELS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """`complete` is false when the tree changed in such a way that parts of it were not seen."""
+
+    used_bytes: int
+    entries: int
+    complete: bool
+    seconds: float
+
+
+def measure(directory: int, *, stop_at_bytes: int) -> Size:
+    """The disk space of what is below an open directory, counted until it exceeds `stop_at_bytes`.
+
+    A file with several names counts once. Blocks the thread for about 3 s per million entries. Raises OSError
+    when the directory itself cannot be read.
+    """
+    started = time.monotonic()
+    with _Walk(directory, stop_at_bytes) as walk:
+        walk.run()
+        return Size(walk.used_bytes, walk.entries, walk.complete, time.monotonic() - started)
+
+
+@dataclass(slots=True)
+class _Level:
+    identity: tuple[int, int]
+    subdirectories: list[str] = field(default_factory=list)
+
+
+class _Walk:
+    """Depth first, with descriptors for the upper levels and for the current directory only."""
+
+    def __init__(self, directory: int, stop_at_bytes: int) -> None:
+        self.used_bytes = 0
+        self.entries = 0
+        self.complete = True
+        self._stop_at_bytes = stop_at_bytes
+        self._device = os.fstat(directory).st_dev
+        self._linked: set[int] = set()  # inodes with several names that were counted
+        self._levels: list[_Level] = []
+        self._held: list[int] = []  # descriptors of the first _HELD_LEVELS levels
+        self._deep: int | None = None  # descriptor of the current directory when it lies below those
+        self._enter(os.open(".", _OPEN_DIRECTORY, dir_fd=directory))
+
+    def __enter__(self) -> "_Walk":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._replace_deep(None)
+        while self._held:
+            os.close(self._held.pop())
+
+    def run(self) -> None:
+        while self._levels and self.used_bytes <= self._stop_at_bytes:
+            if not self._levels[-1].subdirectories:
+                self._leave()
+                continue
+            current = self._held[-1] if self._deep is None else self._deep
+            try:
+                below = _open_as_owner(self._levels[-1].subdirectories.pop(), current)
+            except OSError:
+                continue  # removed, or replaced by something else, since it was listed
+            self._enter(below)
+
+    def _enter(self, fd: int) -> None:
+        if len(self._held) < _HELD_LEVELS:
+            self._held.append(fd)
+        else:
+            self._replace_deep(fd)
+        self._levels.append(self._read(fd))
+
+    def _leave(self) -> None:
+        self._levels.pop()
+        depth = len(self._levels)
+        if depth < _HELD_LEVELS:
+            os.close(self._held.pop())
+        elif depth == _HELD_LEVELS:
+            self._replace_deep(None)
+        else:
+            assert self._deep is not None
+            above = os.open("..", _OPEN_HANDLE, dir_fd=self._deep)
+            self._replace_deep(above)
+            if _identity(above) != self._levels[-1].identity:
+                # Moved away: what the levels in between still had to show stays unseen this time.
+                self.complete = False
+                self._replace_deep(None)
+                del self._levels[_HELD_LEVELS:]
+
+    def _replace_deep(self, fd: int | None) -> None:
+        if self._deep is not None:
+            os.close(self._deep)
+        self._deep = fd
+
+    def _read(self, fd: int) -> _Level:
+        level = _Level(_identity(fd))
+        with os.scandir(fd) as listing:
+            for entry in listing:
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                if not self._counts(status):
+                    continue
+                self.entries += 1
+                self.used_bytes += max(status.st_blocks * _STAT_BLOCK_BYTES, ENTRY_BYTES)
+                if self.used_bytes > self._stop_at_bytes:
+                    break
+                if stat.S_ISDIR(status.st_mode):
+                    level.subdirectories.append(entry.name)
+        return level
+
+    def _counts(self, status: os.stat_result) -> bool:
+        if status.st_dev != self._device:
+            return False
+        if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+            if status.st_ino in self._linked:
+                return False
+            self._linked.add(status.st_ino)
+        return True
+
+
+def remove(holder: int, name: str) -> None:
+    """Remove the tree `name` from the open directory `holder`, in which nothing else makes names.
+
+    Every directory is moved up into `holder` before it is emptied, so that any depth takes the same few
+    descriptors; after an interruption what is left there is trees again. Blocks. Raises OSError.
+    """
+    waiting = [name]
+    moved = 0
+    while waiting:
+        current = waiting.pop()
+        with _opened(current, holder, writable=True) as fd:
+            for entry in _entries(fd):
+                if not entry.is_dir(follow_symlinks=False):
+                    os.unlink(entry.name, dir_fd=fd)
+                    continue
+                # Moving a directory writes its `..`, for which its owner needs the right to write, rename(2).
+                with _opened(entry.name, fd, writable=True):
+                    pass
+                moved += 1
+                waiting.append(f"{name}.{moved}")
+                os.rename(entry.name, waiting[-1], src_dir_fd=fd, dst_dir_fd=holder)
+        os.rmdir(current, dir_fd=holder)
+
+
+def _entries(fd: int) -> Iterator[os.DirEntry[str]]:
+    """All entries of a directory from which they are removed meanwhile: listed again until it is empty."""
+    while True:
+        with os.scandir(fd) as listing:
+            batch = list(listing)
+        if not batch:
+            return
+        yield from batch
+
+
+@contextmanager
+def _opened(name: str, directory: int, *, writable: bool) -> Iterator[int]:
+    fd = _open_as_owner(name, directory, writable=writable)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _open_as_owner(name: str, directory: int, *, writable: bool = False) -> int:
+    """Open a subdirectory also when its mode forbids that to its owner, who is who measures and removes it
+    when the server is not root. `writable` leaves it so that entries can be removed; otherwise the mode is as
+    before. Raises OSError."""
+    try:
+        fd = os.open(name, _OPEN_DIRECTORY, dir_fd=directory)
+    except PermissionError:
+        handle = os.open(name, _OPEN_HANDLE, dir_fd=directory)
+        try:
+            mode = stat.S_IMODE(os.fstat(handle).st_mode)
+            # fchmod(2) refuses an O_PATH descriptor, its name in /proc does not.
+            same = Path(f"/proc/self/fd/{handle}")
+            same.chmod(mode | stat.S_IRWXU)
+            try:
+                fd = os.open(same, _OPEN_DIRECTORY & ~os.O_NOFOLLOW)
+            finally:
+                same.chmod(mode)
+        finally:
+            os.close(handle)
+    if writable:
+        os.fchmod(fd, stat.S_IRWXU)
+    return fd
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
