@@ -30,7 +30,7 @@ _COLUMNS = [
 ]
 # What JSON Schema says beyond a structural schema: unknown fields are pruned, titles are noise.
 # https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/
-_DROPPED = ("title", "additionalProperties", "default", "anyOf", "$ref")
+_DROPPED = ("$defs", "title", "additionalProperties", "default", "anyOf")
 
 
 def custom_resource_definition() -> dict[str, Any]:
@@ -94,13 +94,12 @@ def structural_schema(model: type[ApiModel]) -> dict[str, Any]:
 
 def _structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
     if "$ref" in schema:
-        return _structural(
-            definitions[schema["$ref"].rpartition("/")[2]] | _without(schema, "$ref"), definitions
-        )
+        referred = definitions[schema["$ref"].rpartition("/")[2]]
+        return _structural(referred | _without(schema, "$ref"), definitions)
     if {"type": "null"} in schema.get("anyOf", []):
         (present,) = (option for option in schema["anyOf"] if option != {"type": "null"})
         return _structural(present | _without(schema, "anyOf", "default"), definitions)
-    structural = _without(schema, "$defs", *_DROPPED)
+    structural = _without(schema, *_DROPPED)
     if "description" in schema:
         structural["description"] = " ".join(schema["description"].split())
     if "x-kubernetes-int-or-string" in schema:

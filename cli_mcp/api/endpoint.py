@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 DEFAULT_PORT = 443
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-_PORT = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+PORT_PATTERN = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 # No wildcard, leading or trailing dot, scheme, path or user: an allowlist says exactly what it allows.
-PATTERN = rf"^(\[[0-9A-Fa-f:.]+\]|{_LABEL}(\.{_LABEL})*)(:{_PORT})?$"
+HOST_PATTERN = rf"(\[[0-9A-Fa-f:.]+\]|{_LABEL}(\.{_LABEL})*)"
+PATTERN = rf"^{HOST_PATTERN}(:{PORT_PATTERN})?$"
 MEANING = (
     "must be one literal host, host:port or [ipv6]:port; "
     "write neither wildcards nor a scheme or path, and name every host by itself"

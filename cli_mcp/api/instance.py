@@ -40,7 +40,7 @@ GROUP = "cli-mcp.redhat.com"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "CliMcpInstance"
-# cli-mcp-<name>-kubeconfig must be a DNS label, hence of at most 63 characters.
+# cli-mcp-<name>-kubeconfig must be a DNS label, hence the name has at most 44 characters.
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,42}[a-z0-9])?$"
 NAME_MESSAGE = (
     "must be 1 to 44 lower-case letters, digits and '-', no '-' first or last, since names of Services and "
@@ -364,7 +364,7 @@ class InstanceSpec(ApiModel):
 
 
 class Metadata(ApiModel):
-    """The parts of a Kubernetes object's metadata that matter here; the others pass unread."""
+    """A Kubernetes object's metadata, with the fields that only a cluster fills in."""
 
     name: Annotated[str, matching(NAME_PATTERN, NAME_MESSAGE)]
     namespace: LabelName | None = None

@@ -7,15 +7,33 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from cli_mcp.api import quantity
-from cli_mcp.api.model import ATOMIC_LIST, MAP_BY_NAME, ApiModel, Items, Rule, unique_names
+from cli_mcp.api.model import ATOMIC_LIST, MAP_BY_NAME, ApiModel, Check, Items, Rule, unique_names
 from cli_mcp.api.scalars import DataKey, EnvName, EnvValue, LabelName, ObjectName, Quantity
 
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
-ResourceList = Annotated[dict[str, Quantity], Field(max_length=16)]
-Labels = Annotated[
-    dict[str, Annotated[str, Field(max_length=63)]],
-    Field(max_length=32),
+
+# https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/
+_NATIVE_RESOURCES = ("cpu", "memory", "ephemeral-storage")
+
+
+def _are_resources(resources: Mapping[str, str]) -> bool:
+    return all(
+        name in _NATIVE_RESOURCES or name.startswith("hugepages-") or "/" in name for name in resources
+    )
+
+
+ResourceList = Annotated[
+    dict[str, Quantity],
+    Field(max_length=16),
+    Check(
+        f"self.all(name, name in {list(_NATIVE_RESOURCES)} "
+        "|| name.startsWith('hugepages-') || name.contains('/'))",
+        _are_resources,
+        "has a resource that Kubernetes does not know; "
+        "use cpu, memory, ephemeral-storage, hugepages-<size> or <domain>/<resource>",
+    ),
 ]
+Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)]
 
 # A server-side apply replaces such an object as a whole.
 _ATOMIC = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})

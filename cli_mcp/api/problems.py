@@ -1,7 +1,7 @@
 """What is wrong with an instance, for a person: the path of a field, what is wrong there and what to do."""
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -37,8 +37,7 @@ def format_path(path: Path) -> str:
     return text.removeprefix(".")
 
 
-# By pydantic's error type, filled in with the error's context. Types that are not listed cannot occur, or
-# their own text is good enough.
+# By pydantic's error type, filled in with the error's context. The project's own checks bring their text.
 _TEXTS = {
     "missing": "is required; add it",
     "string_type": "must be text; put the value in quotes",
@@ -70,7 +69,8 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> list[Problem]
         elif kind == "too_short" and any(_lies_below(other["loc"], path) for other in details):
             continue  # a list counts as empty when none of its entries is valid
         else:
-            found.append(Problem(path, _TEXTS.get(kind, detail["msg"]).format_map(_Shown(context))))
+            text = _TEXTS[kind].format(**context) if kind in _TEXTS else detail["msg"]
+            found.append(Problem(path, text))
     return found
 
 
@@ -80,16 +80,6 @@ def _broken(rule: Rule, path: Path) -> Problem:
 
 def _lies_below(path: Path, above: Path) -> bool:
     return len(path) > len(above) and path[: len(above)] == above
-
-
-class _Shown(dict[str, Any]):
-    """Context for a text; a message of our own may contain braces, which are left alone."""
-
-    def __init__(self, context: Mapping[str, Any]) -> None:
-        super().__init__(context)
-
-    def __missing__(self, key: str) -> str:
-        return "{" + key + "}"
 
 
 def _unknown_field(name: str, model: type[BaseModel]) -> str:

@@ -1,4 +1,4 @@
-"""Kubernetes quantities: `500m`, `0.5`, `128Mi`, `10G`, `1e3`.
+"""Kubernetes quantities, none of them negative: `500m`, `0.5`, `128Mi`, `10G`, `1e3`.
 
 https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 """
@@ -16,13 +16,13 @@ _SUFFIXES = {
     **{suffix + "i": Fraction(1024**power) for power, suffix in enumerate("KMGTPE", start=1)},
 }
 # Two digits of exponent: Kubernetes takes more and then caps the value at 2^63.
-PATTERN = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?$"
+PATTERN = r"^[+]?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?$"
 MAX_LENGTH_CHARACTERS = 32
 _QUANTITY = re.compile(PATTERN, re.ASCII)
 
 
 class InvalidQuantity(ValueError):
-    """The text is no Kubernetes quantity."""
+    """The text is no Kubernetes quantity, or a negative one."""
 
 
 def parse(text: str) -> Fraction:

@@ -99,9 +99,10 @@ def _integer_as_text(value: Any) -> Any:
 
 def _is_quantity(text: str) -> bool:
     try:
-        return quantity.parse(text) >= 0
+        quantity.parse(text)
     except quantity.InvalidQuantity:
         return False
+    return True
 
 
 Quantity = Annotated[
@@ -112,13 +113,13 @@ Quantity = Annotated[
         {
             "x-kubernetes-int-or-string": True,
             "anyOf": [{"type": "integer"}, {"type": "string"}],
-            "pattern": quantity.PATTERN.replace("[+-]?", "[+]?", 1),
+            "pattern": quantity.PATTERN,
             "maxLength": quantity.MAX_LENGTH_CHARACTERS,
             "minimum": 0,
         }
     ),
 ]
-"""A non-negative Kubernetes quantity; a number in the file becomes its text."""
+"""A Kubernetes quantity; a number in the file becomes its text."""
 
 
 def _is_endpoint(text: str) -> bool:
@@ -140,7 +141,7 @@ HttpProxyUrl = Annotated[
     str,
     Field(min_length=1, max_length=endpoint.MAX_LENGTH_CHARACTERS + len("http://")),
     matching(
-        endpoint.PATTERN.replace("^", "^http://", 1).removesuffix("?$") + "/?$",
+        rf"^http://{endpoint.HOST_PATTERN}:{endpoint.PORT_PATTERN}/?$",
         "must be http://host:port without user, password or path; an instance holds no credentials",
     ),
 ]

@@ -6,34 +6,16 @@ from pydantic import Field
 
 from cli_mcp.api.model import ApiModel, Items
 
-ConditionType = Literal["Ready", "WarmPoolReady"]
-Reason = Literal[
-    "Ready",
-    "Reconciling",
-    "SpecInvalid",
-    "SecretsNotFound",
-    "SecretKeysInvalid",
-    "KubeconfigInvalid",
-    "CredentialExpiring",
-    "DeploymentUnavailable",
-    "ChildrenNotReady",
-    "NameTaken",
-    "PolicyWidened",
-    "IsolationNotEnforced",
-    "WarmPoolNotReady",
-    "WarmPoolUnhealthy",
-]
-
 
 class Condition(ApiModel):
     """One aspect of the instance's state, as all Kubernetes objects report it."""
 
     type: Annotated[str, Field(min_length=1, max_length=316)]
-    """Ready, WarmPoolReady."""
+    """Ready: the instance can serve. WarmPoolReady: the pool is full."""
     status: Literal["True", "False", "Unknown"]
     """Whether it is so."""
     reason: Annotated[str, Field(min_length=1, max_length=1024)]
-    """Why, in one word."""
+    """Why, in one word, such as Ready or SecretsNotFound."""
     message: Annotated[str, Field(max_length=32_768)]
     """Why, as a sentence that names the object and the remedy."""
     last_transition_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
