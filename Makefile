@@ -55,7 +55,7 @@ crd: $(VENV)/.runtime ## Write config/crd from the API models
 
 .PHONY: conformance
 conformance: $(VENV)/.dev $(VENV)/.bubblewrap .venv-node/.ready ## The MCP conformance suite, both protocol eras
-	PATH="$(CURDIR)/.venv-node/bin:$$PATH" $(BIN)/python tests/conformance/run.py
+	PATH="$(CURDIR)/.venv-node/bin:$$PATH" $(BIN)/python -m tests.conformance.run
 
 .PHONY: bench
 bench: $(VENV)/.dev $(VENV)/.bubblewrap ## Latency, session start and memory, each beside a baseline

@@ -3,6 +3,7 @@
 Both are served without a protocol session, so that any replica can answer any request.
 """
 
+import logging
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -27,6 +28,9 @@ _INSTRUCTIONS = (
     f"Which one is told by the HTTP header {SESSION_HEADER}."
 )
 
+# Their DEBUG has whole messages, hence commands and output, and their INFO a line about each request.
+_TALKATIVE_LOGGERS = ("mcp", "sse_starlette")
+
 _Context = ServerRequestContext[Any, Request]
 
 
@@ -34,6 +38,8 @@ class McpEndpoint:
     """An ASGI application; it serves while `running()` is entered."""
 
     def __init__(self, bash: Bash, settings: ServerSettings) -> None:
+        for name in _TALKATIVE_LOGGERS:
+            logging.getLogger(name).setLevel(logging.WARNING)
         self._bash = bash
         self._tool = bash_tool(settings.egress_hint)
         server: Server[Any] = Server(
