@@ -19,6 +19,9 @@ SUBCOMMANDS = {
     "local": Subcommand("local_runtime.main", "sandboxed shells over MCP on this machine"),
     "call": Subcommand("cli_mcp.client.call", "run one command in a session of a running server"),
     "shell": Subcommand("cli_mcp.client.shell", "an interactive prompt over the same tool"),
+    "proxy": Subcommand("cred_proxy.main", "the credential proxy as a process of its own"),
+    "hooks": Subcommand("hooks.main", "the reconcile webhooks that Metacontroller calls"),
+    "render": Subcommand("hooks.render_command", "print the Kubernetes objects that an instance becomes"),
     "validate": Subcommand("cli_mcp.validate", "check CliMcpInstance files"),
 }
 

@@ -173,7 +173,7 @@ class SandboxTemplate:
 
     def pool_pod(self, name: str) -> Manifest:
         pod: Manifest = orjson.loads(orjson.dumps(self.pod))
-        pod["metadata"]["name"] = name
+        pod["metadata"] = {"name": name, **pod["metadata"]}
         if self.workspace_claim is not None:
             workspace = next(volume for volume in pod["spec"]["volumes"] if volume["name"] == "workspace")
             workspace["persistentVolumeClaim"]["claimName"] = name
@@ -183,7 +183,7 @@ class SandboxTemplate:
         if self.workspace_claim is None:
             return None
         claim: Manifest = orjson.loads(orjson.dumps(self.workspace_claim))
-        claim["metadata"]["name"] = name
+        claim["metadata"] = {"name": name, **claim["metadata"]}
         return claim
 
 

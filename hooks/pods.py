@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from cli_mcp import names
-from hooks.wire import Manifest, Parent
+from hooks.wire import MalformedRequest, Manifest, Parent
 
 _SESSION_FIELD = f"f:{names.LABEL_SESSION_ID}"
 # Clocks of servers differ a little; a stamp from further ahead is no stamp.
@@ -47,7 +47,7 @@ class SandboxPod:
 
 
 def observe_pod(manifest: Manifest, parent: Parent) -> SandboxPod:
-    """Raises ValueError when the API server's own fields are missing."""
+    """Raises MalformedRequest when the API server's own fields are missing."""
     metadata = manifest["metadata"]
     labels = metadata.get("labels") or {}
     status = manifest.get("status") or {}
@@ -56,7 +56,7 @@ def observe_pod(manifest: Manifest, parent: Parent) -> SandboxPod:
     scheduled = conditions.get("PodScheduled", {})
     created = parse_time(metadata.get("creationTimestamp"))
     if created is None:
-        raise ValueError(f"pod {metadata['name']} has no creationTimestamp")
+        raise MalformedRequest(f"pod {metadata['name']} has no creationTimestamp")
     return SandboxPod(
         manifest=manifest,
         name=metadata["name"],

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from cli_mcp import names
 from hooks.echo import UnreadableLastApplied, last_applied_echo, with_label
 from hooks.pods import SandboxPod, parse_time
-from hooks.wire import PERSISTENT_VOLUME_CLAIM, HookRequest, Manifest, is_terminating
+from hooks.wire import PERSISTENT_VOLUME_CLAIM, HookRequest, MalformedRequest, Manifest, is_terminating
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,5 +100,5 @@ def _last_used(claim: Manifest) -> datetime:
     stamp = parse_time((metadata.get("annotations") or {}).get(names.ANNOTATION_LAST_USED))
     created = parse_time(metadata.get("creationTimestamp"))
     if created is None:
-        raise ValueError(f"claim {metadata['name']} has no creationTimestamp")
+        raise MalformedRequest(f"claim {metadata['name']} has no creationTimestamp")
     return stamp or created
