@@ -120,7 +120,7 @@ class ProxyUpstream(ApiModel):
 
 
 def _no_duplicate_endpoint(proxy: "Proxy") -> bool:
-    counts = Counter(endpoint for target in proxy.targets for endpoint in target.endpoints)
+    counts = Counter(named for target in proxy.targets for named in target.endpoints)
     return all(count == 1 for count in counts.values())
 
 

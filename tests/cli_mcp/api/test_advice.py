@@ -19,8 +19,8 @@ PROXY = {"targets": [{"type": "kubernetes"}]}
             "spec.sandbox.idleTimeout: zero and negative mean 30m; write the time you mean",
         ),
         (
-            {"proxy": PROXY, "sandbox": {"env": [{"name": "A"}, {"name": "https_proxy"}]}},
-            "spec.sandbox.env[1].name: https_proxy is set by the operator, which ignores this entry; remove it",
+            {"proxy": PROXY, "sandbox": {"env": [{"name": "A"}, {"name": "HOME"}]}},
+            "spec.sandbox.env[1].name: HOME is set by the operator, which ignores this entry; remove it",
         ),
         (
             {"proxy": PROXY, "serverContainer": {"resources": {"requests": {"memory": "1.5"}}}},
