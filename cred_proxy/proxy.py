@@ -14,6 +14,7 @@ Embedded, one listener per session, so that every audit record names its session
 """
 
 import asyncio
+import asyncio.sslproto
 import contextlib
 import socket
 from collections.abc import Callable
@@ -33,6 +34,8 @@ from cred_proxy.sources import AuthorityLoader, LiveState, RoutingLoader, Source
 from cred_proxy.upstream import Upstream
 
 _BACKLOG = 512
+# What asyncio reserves, and touches, for each TLS connection is 256 KiB. A request has two of them.
+_TLS_BUFFER_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,10 @@ class Listener:
         self._server = await asyncio.get_running_loop().create_server(
             lambda: ConnectProtocol(self._core, http_server, self._admit), sock=sock, backlog=_BACKLOG
         )
+
+    def assign(self, client: ClientIdentity) -> None:
+        """From now on the listener is used by `client`: a sandbox that was kept ready got its session."""
+        self._client = client
 
     def stop_accepting(self) -> None:
         if self._server is not None:
@@ -121,6 +128,7 @@ class CredentialProxy:
     async def serve(self, sock: socket.socket, client: ClientIdentity | None = None) -> Listener:
         """Serve a socket that listens. Without `client`, each peer's IP address is one of its own."""
         if self._upstream is None:
+            asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES
             self._upstream = Upstream(self.limits, self._resolver() if self._resolver else None)
             self._http_server = web.Server(
                 Forwarder(self._core, self._upstream).handle, handler_cancellation=True

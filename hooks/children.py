@@ -23,6 +23,7 @@ from cli_mcp import names
 from cli_mcp.api import pod as pod_api
 from cli_mcp.api.instance import DEFAULT_WORKSPACE_SIZE, InstanceSpec
 from cli_mcp.api.model import ApiModel
+from cli_mcp.sandbox_environment import OPERATOR_OWNED_ENV
 from cli_mcp.session_keys import SessionKey
 from hooks.canonical import canonical_quantity, canonical_resources, canonical_tolerations
 from hooks.generated import GeneratedSecret, encoded_data
@@ -312,7 +313,7 @@ def _resources(resources: pod_api.Resources) -> dict[str, dict[str, str]]:
 def _environment(env: tuple[pod_api.EnvVar, ...]) -> list[Values]:
     """The instance's own variables but those that the operator owns; the last of one name counts, as it does
     for the kubelet."""
-    reserved = pod_api.OPERATOR_OWNED_ENV | {_AGENT_POD_UID}
+    reserved = OPERATOR_OWNED_ENV | {_AGENT_POD_UID}
     by_name = {variable.name: _plain(variable) for variable in env if variable.name not in reserved}
     return [_without_empty(variable) for variable in by_name.values()]
 

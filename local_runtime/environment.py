@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli_mcp.api.pod import OPERATOR_OWNED_ENV, EnvVar
+from cli_mcp.api.pod import EnvVar
+from cli_mcp.sandbox_environment import OPERATOR_OWNED_ENV
 from sandbox_agent.confined import ConfinedDirectory
 
 # Secrets and ConfigMaps cannot be larger, https://kubernetes.io/docs/concepts/configuration/secret/

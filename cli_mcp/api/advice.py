@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from cli_mcp.api import duration, quantity
 from cli_mcp.api.instance import CliMcpInstance
-from cli_mcp.api.pod import OPERATOR_OWNED_ENV, Resources
+from cli_mcp.api.pod import Resources
 from cli_mcp.api.problems import Path, Problem
+from cli_mcp.sandbox_environment import OPERATOR_OWNED_ENV
 
 
 def advice(instance: CliMcpInstance) -> Iterator[Problem]:

@@ -38,27 +38,6 @@ Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_le
 # A server-side apply replaces such an object as a whole.
 _ATOMIC = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
 
-# The sandbox's environment that the operator writes itself, whatever an instance says: where the proxy is,
-# which CA to trust (every common client has a variable of its own), where the shell lives.
-OPERATOR_OWNED_ENV = frozenset(
-    {
-        "HOME",
-        "KUBECONFIG",
-        *(name for proxy in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY") for name in (proxy, proxy.lower())),
-        "AWS_CA_BUNDLE",
-        "CARGO_HTTP_CAINFO",
-        "CURL_CA_BUNDLE",
-        "DENO_CERT",
-        "GIT_SSL_CAINFO",
-        "NODE_EXTRA_CA_CERTS",
-        "PIP_CERT",
-        "REQUESTS_CA_BUNDLE",
-        "SSL_CERT_FILE",
-        "UV_NATIVE_TLS",
-    }
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a sandbox may use at most; always bounded."""
