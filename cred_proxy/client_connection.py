@@ -18,6 +18,7 @@ from cred_proxy.audit import AuditRecord
 from cred_proxy.connect import ESTABLISHED, HEAD_END, MAX_HEAD_BYTES, judge_connect
 from cred_proxy.core import Admission, Core
 from cred_proxy.refusal import Reason, Refusal
+from cred_proxy.responses import OwnAnswer
 
 _log = logging.getLogger(__name__)
 _SHUTDOWN_SECONDS = 5.0
@@ -181,7 +182,7 @@ class ClientConnection(RequestHandler):
             self.log_exception(exc_info=exc)
         if request.writer.output_size > 0:
             raise ConnectionError("the response has begun")
-        response = web.Response(status=refusal.answer.status, reason=refusal.answer.phrase, text=refusal.text)
+        response = OwnAnswer(refusal)
         response.force_close()
         return response
 

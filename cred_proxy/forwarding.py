@@ -9,16 +9,15 @@ from aiohttp import web
 from cred_proxy.client_connection import ClientConnection
 from cred_proxy.core import Core
 from cred_proxy.exchange import Exchange
-from cred_proxy.headers import Fields, response_fields
 from cred_proxy.refusal import Reason, Refusal
 from cred_proxy.request import Forward, RequestHead, judge_request
+from cred_proxy.responses import OwnAnswer, PassedBack
 from cred_proxy.routes import KubernetesRoute, Route
 from cred_proxy.tunnel import splice
 from cred_proxy.upload import Upload
 from cred_proxy.upstream import FAILURES, Upstream, explain
 
 _SWITCHING_PROTOCOLS = 101
-_MAX_REASON_PHRASE_CHARACTERS = 100
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -100,13 +99,16 @@ class Forwarder:
     ) -> web.StreamResponse:
         if upstream.status == _SWITCHING_PROTOCOLS:
             return await self._switch_protocols(request, route, forward, upstream, exchange)
-        response = PassedBack(upstream)
+        content = upstream.content
+        # A short response has come whole by now, and goes on as one segment.
+        chunk = content.read_nowait() if content.exception() is None else b""
+        response = PassedBack(upstream, with_body=bool(chunk) or content.at_eof())
         exchange.status = upstream.status
         await response.prepare(request)
         client, stall_seconds = exchange.client, self._core.limits.client_stall_seconds
         while True:
             try:
-                chunk = await upstream.content.readany()
+                chunk = chunk or await content.readany()
             except FAILURES:
                 _cut_off(request)
                 exchange.reason = Reason.CUT_OFF
@@ -122,6 +124,7 @@ class Forwarder:
                 exchange.reason = Reason.CLIENT_GONE
                 return response
             exchange.bytes_down += len(chunk)
+            chunk = b""
 
     async def _switch_protocols(
         self,
@@ -145,39 +148,11 @@ class Forwarder:
         return response
 
 
-class PassedBack(web.StreamResponse):
-    """An origin's response head, with what aiohttp would add to it taken away again."""
-
-    _ADDED = ("Server", "Date", "Content-Type")
-
-    def __init__(self, upstream: aiohttp.ClientResponse, more: Fields | None = None) -> None:
-        fields = response_fields(list(upstream.headers.items())) + (more or [])
-        super().__init__(status=upstream.status, reason=_printable(upstream.reason or ""), headers=fields)
-        self._own = {name for name in self._ADDED if name in self.headers}
-
-    async def _prepare_headers(self) -> None:
-        await super()._prepare_headers()
-        for name in self._ADDED:
-            if name not in self._own:
-                self.headers.popall(name, None)
-
-
-def _printable(phrase: str) -> str:
-    return "".join(c for c in phrase if c.isascii() and c.isprintable())[:_MAX_REASON_PHRASE_CHARACTERS]
-
-
 def _refuse(
     request: web.BaseRequest, route: Route | None, refusal: Refusal, exchange: Exchange
 ) -> web.StreamResponse:
-    """The proxy's own answer, to a Kubernetes client in the words that it understands."""
     exchange.status, exchange.reason = refusal.answer.status, refusal.reason
-    kubernetes = isinstance(route, KubernetesRoute)
-    response = web.Response(
-        status=refusal.answer.status,
-        reason=refusal.answer.phrase,
-        text=refusal.kubernetes_status() if kubernetes else refusal.text,
-        content_type="application/json" if kubernetes else "text/plain",
-    )
+    response = OwnAnswer(refusal, kubernetes=isinstance(route, KubernetesRoute))
     # What is left of its body would otherwise be read to the end for nothing.
     if request.body_exists:
         response.force_close()

@@ -1,5 +1,6 @@
 """The proxy as a client: verified TLS to the origins, reused connections, failures as reasons."""
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from functools import lru_cache
@@ -107,7 +108,7 @@ class Upstream:
             query_string=forward.query,
             encoded=True,
         )
-        return await self._session.request(
+        response = await self._session.request(
             forward.method,
             url,
             headers=forward.fields,
@@ -117,6 +118,25 @@ class Upstream:
             server_hostname=server_name,
             proxy=config.http_proxy,
         )
+        _end_body_with_connection(response)
+        return response
 
     async def close(self) -> None:
         await self._session.close()
+
+
+def _end_body_with_connection(response: aiohttp.ClientResponse) -> None:
+    """aiohttp ends a connection whose chunks are malformed, but leaves whoever reads the body waiting."""
+    protocol = response.connection.protocol if response.connection else None
+    closed = protocol.closed if protocol else None
+    if closed is None:
+        return
+    content = response.content
+
+    def end(closed: asyncio.Future[None]) -> None:
+        if not closed.cancelled():
+            closed.exception()  # it is the reader who is told
+        if not content.is_eof() and content.exception() is None:
+            content.set_exception(aiohttp.ClientPayloadError("the connection ended inside the body"))
+
+    closed.add_done_callback(end)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import yaml
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -18,11 +18,13 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from cli_mcp.authority import generate_authority
 from cli_mcp.kubeconfig import parse_kubeconfig
 from cli_mcp.proxy_config import AllowlistRouteConfig, ProxyConfig, UpstreamConfig, proxy_config
-from cred_proxy.audit import AuditRecord
 from cred_proxy.core import Limits
 from cred_proxy.proxy import ClientIdentity, CredentialProxy, Listener
 from cred_proxy.sources import authorities_from_directory, routing_from_files
 from tests.cred_proxy.origin import Origin, PrivateAuthority
+
+if TYPE_CHECKING:
+    from cred_proxy.audit import AuditRecord
 
 TOKEN = "the-real-token-8f2c"
 DEADLINE_SECONDS = 20

@@ -1,0 +1,139 @@
+"""`cli-mcp proxy`: the credential proxy as a process of its own, as it runs in a pod."""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from cli_mcp.api import endpoint
+from cli_mcp.api.endpoint import Endpoint, InvalidEndpoint
+from cli_mcp.authority import CERTIFICATE_FILE, KEY_FILE
+from cred_proxy.audit import write_audit_to
+from cred_proxy.health import health_application
+from cred_proxy.proxy import CredentialProxy
+from cred_proxy.sources import (
+    InvalidSource,
+    authorities_from_directory,
+    fingerprint,
+    routing_from_files,
+)
+
+POLL_SECONDS = 2.0
+DRAIN_SECONDS = 25.0
+
+_log = logging.getLogger("cred_proxy")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    config: Path
+    kubeconfig: Path | None
+    ca_dir: Path
+    listen: Endpoint
+    metrics_listen: Endpoint
+    drain_seconds: float
+    log_level: str
+
+    @property
+    def watched(self) -> tuple[Path, ...]:
+        files = (self.config, self.ca_dir / CERTIFICATE_FILE, self.ca_dir / KEY_FILE)
+        return (*files, self.kubeconfig) if self.kubeconfig else files
+
+
+def parse_options(arguments: Sequence[str]) -> Options:
+    parser = argparse.ArgumentParser(
+        prog="cli-mcp proxy",
+        description="The credential proxy of one instance: ends TLS for the listed hosts and injects the "
+        "kubeconfig's token. Audit records go to stdout, messages to stderr.",
+    )
+    parser.add_argument("--config", type=Path, required=True, help="proxy-config.json")
+    parser.add_argument("--kubeconfig", type=Path, help="where the tokens of the kubernetes routes are")
+    parser.add_argument("--ca-dir", type=Path, required=True, help="directory with ca.crt and ca.key")
+    parser.add_argument("--listen", type=_address, default=_address("0.0.0.0:8080"), metavar="HOST:PORT")
+    parser.add_argument(
+        "--metrics-listen", type=_address, default=_address("0.0.0.0:9090"), metavar="HOST:PORT"
+    )
+    parser.add_argument("--drain-seconds", type=float, default=DRAIN_SECONDS, help="for requests at the end")
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    return Options(**vars(parser.parse_args(arguments)))
+
+
+def _address(text: str) -> Endpoint:
+    try:
+        return endpoint.parse(text)
+    except InvalidEndpoint:
+        raise argparse.ArgumentTypeError(f"{text!r} is not host:port or [ipv6]:port") from None
+
+
+def main(arguments: list[str]) -> int:
+    options = parse_options(arguments)
+    logging.basicConfig(
+        level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    try:
+        asyncio.run(_run(options))
+    except InvalidSource as error:
+        print(f"cli-mcp proxy: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"cli-mcp proxy: cannot listen: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _run(options: Options) -> None:
+    proxy = CredentialProxy(
+        load_routing=routing_from_files(options.config, options.kubeconfig),
+        load_authorities=authorities_from_directory(options.ca_dir),
+        audit=write_audit_to(sys.stdout),
+    )
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    health = web.AppRunner(health_application(proxy), access_log=None)
+    await health.setup()
+    await web.SockSite(health, _listening(options.metrics_listen)).start()
+    await proxy.serve(_listening(options.listen))
+    _log.info("listening on %s, metrics on %s", options.listen, options.metrics_listen)
+    watcher = asyncio.create_task(_follow_files(proxy, options.watched))
+    await stop.wait()
+    _log.info("stopping; requests have %g s to finish", options.drain_seconds)
+    watcher.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await watcher
+    await proxy.close(options.drain_seconds)
+    await health.cleanup()
+
+
+def _listening(address: Endpoint) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    return socket.create_server((address.host, address.port), family=family)
+
+
+async def _follow_files(proxy: CredentialProxy, files: Sequence[Path]) -> None:
+    """Reload when a file changes. What is invalid is tried again: perhaps only half of a change was there."""
+    known = fingerprint(files)
+    while True:
+        await asyncio.sleep(POLL_SECONDS)
+        current = fingerprint(files)
+        if current != known or proxy.problems:
+            known = current
+            reload_and_log(proxy)
+
+
+def reload_and_log(proxy: CredentialProxy) -> None:
+    """Every problem is said once, also when it lasts."""
+    before = proxy.problems
+    for source, problem in proxy.reload().items():
+        if problem is None:
+            _log.info("%s reloaded", source)
+        elif before.get(source) != problem:
+            _log.warning("%s stays as it was: %s", source, problem)
