@@ -2,7 +2,7 @@
 
 
 class Capture:
-    """The whole stream while it has at most `limit_bytes`; then a half from the start and a half from the end."""
+    """The whole stream while it has at most `limit_bytes`; else a half from each end."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes

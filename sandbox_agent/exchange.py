@@ -4,6 +4,7 @@ They have new names for every command, so that what a background job writes late
 In a pod the directory belongs to the same user as the sandbox; nothing here trusts what lies in it.
 """
 
+import errno
 import os
 import stat
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class Exchange:
     """The directory in which they are made. `owner` are the uid and gid that may open them, if not ours."""
 
     def __init__(self, directory: Path, directory_inside: str, owner: tuple[int, int] | None) -> None:
-        self._directory = directory
+        self._directory = str(directory)
         self._inside = directory_inside.rstrip("/")
         self._owner = owner
 
@@ -37,48 +38,48 @@ class Exchange:
         try:
             return self._prepare(name, text)
         except FileNotFoundError:
-            # In a pod, `rm -rf` of a command before may have taken it along.
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # In a pod, `rm -rf` of an earlier command may have taken the directory along.
+            Path(self._directory).mkdir(mode=0o700, parents=True, exist_ok=True)
             return self._prepare(name, text)
 
     def remove(self, name: str) -> None:
-        """Remove the names; what has the files open keeps them."""
+        """Remove the names; whoever has the files open keeps them."""
         for suffix in ("", ".out", ".err"):
             try:
-                os.unlink(self._directory / (name + suffix))
+                os.unlink(f"{self._directory}/{name}{suffix}")  # noqa: PTH108 - a Path costs more than the call
             except FileNotFoundError:
-                pass  # removed before: `prepare` failed half-way, or a command did it
+                pass  # never made, or a command removed it
 
     def write(self, name: str, text: bytes) -> str:
         """Make a file with `text`. Returns its path in the sandbox. Raises OSError."""
-        fd = os.open(self._directory / name, _FILE_FLAGS, 0o400)
-        with open(fd, "wb", buffering=0) as file:
+        fd = os.open(f"{self._directory}/{name}", _FILE_FLAGS, 0o400)
+        try:
             if self._owner is not None:
                 os.fchown(fd, *self._owner)
             view = memoryview(text)
             while view:
-                view = view[file.write(view) :]
+                view = view[os.write(fd, view) :]
+        finally:
+            os.close(fd)
         return f"{self._inside}/{name}"
 
     def _prepare(self, name: str, text: bytes) -> CommandFiles:
         script = self.write(name, text)
-        stdout_fd = self._fifo(name + ".out")
+        stdout_fd = self._fifo(f"{name}.out")
         try:
-            stderr_fd = self._fifo(name + ".err")
+            stderr_fd = self._fifo(f"{name}.err")
         except OSError:
             os.close(stdout_fd)
             raise
-        return CommandFiles(
-            script, f"{self._inside}/{name}.out", f"{self._inside}/{name}.err", stdout_fd, stderr_fd
-        )
+        return CommandFiles(script, f"{script}.out", f"{script}.err", stdout_fd, stderr_fd)
 
     def _fifo(self, name: str) -> int:
-        path = self._directory / name
+        path = f"{self._directory}/{name}"
         os.mkfifo(path, 0o600)
         if self._owner is not None:
             os.chown(path, *self._owner, follow_symlinks=False)
         fd = os.open(path, _FIFO_FLAGS)
         if not stat.S_ISFIFO(os.fstat(fd).st_mode):
             os.close(fd)
-            raise FileExistsError(f"{path} was replaced")
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         return fd

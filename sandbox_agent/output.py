@@ -1,7 +1,7 @@
 """One stream of one command: from its FIFO into a capture and, when that overflows, into a file.
 
-While a chunk is written to disk nothing more is read: the pipe fills up and the command waits, so memory stays
-flat whatever the disk does. Without a file, or beyond its limit, the rest is only counted.
+While a chunk is written to disk nothing more is read: the pipe fills up and the command waits, so memory
+stays flat whatever the disk does. Without a file, or beyond its limit, the rest is only counted.
 """
 
 import asyncio
@@ -17,73 +17,81 @@ from sandbox_agent.capture import Capture
 from sandbox_agent.spill import SpillFile
 
 _CHUNK_BYTES = 1 << 18
-# Linux fcntl(2) F_SETPIPE_SZ; worth it only for a stream that has filled a pipe of the default size once.
+# Worth it only for a stream that has filled a pipe of the default size; fcntl(2), F_SETPIPE_SZ.
 _BIG_PIPE_BYTES = 1 << 20
 _DEFAULT_PIPE_BYTES = 1 << 16
+# A background process that floods is read at about 25 MB/s, so that many of them leave time for commands.
+_LATE_PAUSE_SECONDS = 0.01
 
 
-def pending_bytes(fd: int) -> int:
+def pending_bytes(pipe: int) -> int:
     """How much can be read from a pipe now; either end may be asked."""
-    (count,) = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))
+    (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0\0\0\0"))
     return int(count)
 
 
 class OutputStream:
-    """Reads `fd`, which it owns, until `close`. `create_file` makes the file when it is first needed."""
+    """Reads the FIFO `fd`, which it owns, until `close`. `create_file` is called in a thread, when and if the
+    stream gets longer than `limit_bytes`; `error` is why the file lacks something. `ended` says, after
+    `finish`, that no process has the FIFO open any more."""
 
     def __init__(self, fd: int, limit_bytes: int, create_file: Callable[[], SpillFile]) -> None:
         self._loop = asyncio.get_running_loop()
         self._fd = fd
-        self._big_pipe = False
+        self.ended = False
+        self._late = False
+        self._closed = False
+        self._wanted = False
         self._reading = False
         self._writing: asyncio.Task[None] | None = None
+        self._file: SpillFile | None = None
         self._start(limit_bytes, create_file)
 
     def _start(self, limit_bytes: int, create_file: Callable[[], SpillFile]) -> None:
         self.capture = Capture(limit_bytes)
-        self._create_file: Callable[[], SpillFile] | None = create_file
-        self._file: SpillFile | None = None
         self.error: OSError | None = None
+        self._create_file: Callable[[], SpillFile] | None = create_file
         self._wanted = True
         self._resume()
 
-    async def finish(self, path_of: Callable[[str], str]) -> StreamOutput:
-        """What the stream holds at this moment; what a background job writes later is not waited for."""
+    async def finish(self, directory_inside: str) -> StreamOutput:
+        """What the command wrote. What a background process writes from now on is not waited for."""
         self._wanted = False
         self._pause()
         await self._written()
         self._take(self._read(pending_bytes(self._fd)))
         await self._written()
-        if self.ended:
-            # Between the two looks a last writer may have written and gone; all there is fits in the pipe.
+        if self._hung_up():
+            self.ended = True
+            # The last writer may have written between the two looks; all there is fits into the pipe.
             self._take(self._read(pending_bytes(self._fd)))
             await self._written()
         head, tail = self.capture.head_and_tail()
-        file, self._file = self._file, None
-        if file is None:
+        if self._file is None:
             return StreamOutput(head, tail, self.capture.total_bytes)
-        file.close()
-        return StreamOutput(head, tail, self.capture.total_bytes, path_of(file.name), file.size_bytes)
+        path, size_bytes = f"{directory_inside}/{self._file.name}", self._file.size_bytes
+        self._close_file()
+        return StreamOutput(head, tail, self.capture.total_bytes, path, size_bytes)
 
-    def continue_into(self, create_file: Callable[[], SpillFile]) -> None:
+    def continue_late(self, create_file: Callable[[], SpillFile]) -> None:
         """After `finish`: from now on everything goes to a file, made when there is something to write."""
+        self._late = True
         self._start(0, create_file)
 
-    @property
-    def ended(self) -> bool:
-        """Whether no process has the other end open any more."""
+    def _hung_up(self) -> bool:
+        """Whether no process has the FIFO open for writing, so that nothing more can come."""
+        # A FIFO that nobody has opened yet does not count as hung up, poll(2); now it was opened.
+        os.close(os.open(f"/proc/self/fd/{self._fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         poll = select.poll()
         poll.register(self._fd, 0)
         return any(event & select.POLLHUP for _, event in poll.poll(0))
 
     def close(self) -> None:
-        """Stop reading; whoever still writes gets EPIPE."""
+        """Read no more; who still writes gets EPIPE."""
         self._wanted = False
         self._pause()
-        if self._fd < 0:
-            return
-        fd, self._fd = self._fd, -1
-        os.close(fd)
+        self._closed = True
+        os.close(self._fd)
         if self._writing is None:
             self._close_file()
 
@@ -108,21 +116,24 @@ class OutputStream:
         except BlockingIOError:
             return
         if not chunk:
-            self._pause()  # nobody has it open: it would be readable for ever
+            self._pause()  # nobody has it open; it would count as readable for ever
+            self.ended = self._late
             return
-        if len(chunk) >= _DEFAULT_PIPE_BYTES and not self._big_pipe:
-            self._big_pipe = True
+        if len(chunk) == _DEFAULT_PIPE_BYTES and not self._late:
             try:
                 fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _BIG_PIPE_BYTES)
             except OSError:
-                pass  # the user's pipes have too many pages already, pipe(7): slower, no less right
+                pass  # the user's pipes hold too many pages already, pipe(7): slower, and no less right
         self._take(chunk)
+        if self._late and self._create_file is None:
+            self._pause()
+            self._loop.call_later(_LATE_PAUSE_SECONDS, self._resume)
 
     def _read(self, count: int) -> bytes:
         chunks = []
         while count > 0:
             try:
-                chunk = os.read(self._fd, min(count, _BIG_PIPE_BYTES))
+                chunk = os.read(self._fd, min(count, _CHUNK_BYTES))
             except BlockingIOError:
                 break
             if not chunk:
@@ -135,26 +146,24 @@ class OutputStream:
         missing = self.capture.feed(chunk)
         if missing and self._create_file is not None:
             self._pause()
-            self._writing = self._loop.create_task(self._write(missing))
+            self._writing = self._loop.create_task(self._write(missing, self._create_file))
 
-    async def _write(self, data: bytes) -> None:
+    async def _write(self, data: bytes, create_file: Callable[[], SpillFile]) -> None:
         try:
-            if self._create_file is not None:
-                await self._loop.run_in_executor(None, self._append, data)
+            await asyncio.to_thread(self._append, data, create_file)
+            if self._file is not None and self._file.full:
+                self._create_file = None
         except OSError as error:
             self.error = error
             self._create_file = None
-        if self._file is not None and self._file.full:
-            self._create_file = None
         self._writing = None
-        if self._fd < 0:
-            self._close_file()
         self._resume()
+        if self._closed:
+            self._close_file()
 
-    def _append(self, data: bytes) -> None:
-        assert self._create_file is not None
+    def _append(self, data: bytes, create_file: Callable[[], SpillFile]) -> None:
         if self._file is None:
-            self._file = self._create_file()
+            self._file = create_file()
         self._file.append(data)
 
     async def _written(self) -> None:

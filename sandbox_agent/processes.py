@@ -10,16 +10,22 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
+Identity = tuple[int, int]
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
+    """`start_ticks` are clock ticks since boot."""
+
     pid: int
     start_ticks: int
     parent: int
     state: str
+    threads: int = 1
 
     @property
-    def identity(self) -> tuple[int, int]:
+    def identity(self) -> Identity:
+        """No other process ever has the same."""
         return self.pid, self.start_ticks
 
     @property
@@ -37,25 +43,39 @@ def read_process(pid: int) -> Process | None:
         return None
     # The name stands in parentheses and may contain anything, also parentheses.
     fields = stat[stat.rfind(b")") + 2 :].split()
-    return Process(pid, start_ticks=int(fields[19]), parent=int(fields[1]), state=fields[0].decode())
+    return Process(
+        pid,
+        start_ticks=int(fields[19]),
+        parent=int(fields[1]),
+        state=fields[0].decode(),
+        threads=int(fields[17]),
+    )
 
 
-def descendants(root: int) -> dict[int, Process]:
-    """All processes below `root`, by pid.
+def still_runs(process: Process) -> bool:
+    """Whether this very process is there and is no zombie."""
+    now = read_process(process.pid)
+    return now is not None and now.identity == process.identity and now.alive
 
-    What forks meanwhile may be missed; whoever needs them all asks until nothing new turns up.
+
+def descendants(root: Process) -> dict[int, Process]:
+    """All processes below `root`, by pid; none when it is gone.
+
+    What forks meanwhile may be missed: whoever needs them all asks until nothing new turns up.
     """
-    found: dict[int, Process] = {}
-    pending = _children(root)
+    now = read_process(root.pid)
+    if now is None or now.identity != root.identity:
+        return {}
+    pending = _children(now)
     if pending is None:
-        return _below(root, _all_processes())
+        return _below(root.pid, _all_processes())
+    found: dict[int, Process] = {}
     while pending:
         pid = pending.pop()
         process = read_process(pid)
-        if process is None or pid in found:
-            continue
-        found[pid] = process
-        pending += _children(pid) or ()
+        if process is not None and pid not in found:
+            found[pid] = process
+            pending += _children(process) or ()
     return found
 
 
@@ -71,11 +91,10 @@ def inner_pid(pid: int) -> int | None:
     return pid  # a kernel without pid namespaces
 
 
-def of_command(
-    now: Mapping[int, Process], before: Set[tuple[int, int]], ancestors: Set[int]
-) -> list[Process]:
-    """Of the processes `now`, those that a command started: they were not there `before` it and do not descend
-    from one that was. `ancestors` are the pids whose children count nonetheless: sandbox root and shell."""
+def of_command(now: Mapping[int, Process], before: Set[Identity], ancestors: Set[int]) -> list[Process]:
+    """Of the processes `now`, those that a command started: they were not there `before` it, and do not
+    descend from one that was. Descending from `ancestors`, the sandbox's root and its shell, does not count.
+    """
 
     def spared(process: Process) -> bool:
         seen: set[int] = set()
@@ -111,27 +130,28 @@ def send_signals(processes: Iterable[Process], number: signal.Signals) -> None:
         send_signal(process, number)
 
 
-def _children(pid: int) -> list[int] | None:
+def _children(process: Process) -> list[int] | None:
     """None where the kernel does not list children (CONFIG_PROC_CHILDREN, gVisor)."""
-    found: list[int] = []
     try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except (FileNotFoundError, ProcessLookupError):
+        if process.threads == 1:
+            return _children_of_thread(process.pid, process.pid)
+        found = []
+        for entry in os.scandir(f"/proc/{process.pid}/task"):
+            found += _children_of_thread(process.pid, int(entry.name))
         return found
-    for thread in threads:
-        try:
-            with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
-                found += map(int, file.read().split())
-        except FileNotFoundError:
-            if os.path.exists(f"/proc/{pid}/task/{thread}/stat"):
-                return None
-        except ProcessLookupError:
-            pass
-    return found
+    except ProcessLookupError:
+        return []
+    except FileNotFoundError:
+        return None if Path(f"/proc/{process.pid}/task").exists() else []
+
+
+def _children_of_thread(pid: int, thread: int) -> list[int]:
+    with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
+        return [int(child) for child in file.read().split()]
 
 
 def _all_processes() -> dict[int, Process]:
-    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    pids = (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
     return {process.pid: process for pid in pids if (process := read_process(pid))}
 
 

@@ -1,9 +1,9 @@
-"""What is said to the shell and what it answers: texts for bash, and the parser of its reports.
+r"""What is said to the shell and what it answers: texts for bash, and the parsers of its reports.
 
 Nothing here does I/O. Two bash processes take part. The *supervisor* is the sandbox's first process and reads
 lines from its stdin; at `start NONCE` it runs the *shell*, which reads the lines after that from the same
-stdin until it ends, and then the supervisor writes `NONCE STATUS` on the exits pipe. So whatever ends the
-shell ends neither the sandbox nor its background jobs.
+stdin until it ends, and then the supervisor writes `NONCE STATUS` on the exits pipe. So what ends the shell
+ends neither the sandbox nor its background jobs.
 
 Command text never stands in these lines: it lies in a file that the shell sources, with fresh FIFOs as stdout
 and stderr. `source` rather than `eval`, since bash then prints no job numbers, allows `return`, keeps nothing
@@ -20,10 +20,11 @@ from dataclasses import dataclass
 
 from sandbox_agent.snapshot import Snapshot
 
-# A snapshot beyond this is not kept: it is copied after every command.
+# A snapshot beyond this is not kept, since a new one comes with every command.
 SNAPSHOT_LIMIT_BYTES = 4 << 20
-# PATH_MAX is 4096 and bash quotes nothing here; a longer path is no path.
+# Far above PATH_MAX (4096): what is longer is no directory.
 _CWD_LIMIT_BYTES = 1 << 16
+_EXIT_LINE_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Report:
     """
 
     status: int
-    pid: int  # as the sandbox sees it
+    pid: int  # of the shell, as the sandbox sees it
     cwd: bytes
     snapshot: Snapshot | None
 
@@ -49,12 +50,12 @@ class ShellExit:
 def supervisor_argv(reports_fd: int, exits_fd: int) -> Sequence[str]:
     """The sandbox's first process.
 
-    -p ignores what an image's environment would make it read or import. Started as a job, the shell gets a
+    -p ignores what an image's environment would have it read or import. Started as a job, the shell gets a
     process group of its own, so that `kill 0` in a command misses the supervisor. `wait` without job control
     returns when the shell has ended and not when it is merely stopped.
     """
     text = f"""\
-while builtin read -r word nonce; do
+while read -r word nonce; do
   [[ $word == start ]] || continue
   set -m
   bash --norc --noprofile --noediting -i {exits_fd}>&- &
@@ -65,75 +66,72 @@ done"""
     return ("bash", "--norc", "--noprofile", "-p", "-c", text)
 
 
-def start_line(nonce: str) -> bytes:
-    """For the supervisor: run the shell, and say with `nonce` when it ended."""
-    return f"start {nonce}\n".encode()
+def start_lines(nonce: str) -> bytes:
+    """For the supervisor: run the shell, and say with `nonce` when it ended. For that shell: get ready."""
+    return f"start {nonce}\n{_SETUP}".encode()
 
 
-# Functions of the report: readonly, so that a command that redefines them by accident gets an error.
-# __cli_mcp_report must not touch a variable (any name may be readonly), and "$?" has to be its first word.
+# TMOUT would end an interactive shell that waits. Both functions are readonly, so that a command that
+# redefines them by accident gets an error. The report must not touch a variable, since any name may have
+# become readonly, and "$?" has to be expanded first.
 _SETUP = r"""
-set +H; set +o history; unset HISTFILE PS1 PS2; set -m; shopt -s expand_aliases
+set +H; set +o history; set -m; shopt -s expand_aliases; unset HISTFILE TMOUT PS1 PS2
 __cli_mcp_status() { \builtin return "$1"; }
 __cli_mcp_report() {
   \builtin printf '\0%s %s %s\0%s\0' "$1" "$?" "$$" "$PWD"
-  \builtin shopt -p; \builtin printf '\0'; \builtin declare -p; \builtin printf '\0'
-  \builtin declare -f; \builtin printf '\0'; \builtin alias -p; \builtin printf '\0'
-  \builtin set +o; \builtin printf '\0'; \builtin umask -p
+  \builtin declare -p; \builtin printf '\0'
+  \builtin declare -f; \builtin printf '\0'
+  \builtin alias -p; \builtin printf '\0'
+  \builtin umask -p
   \builtin set -m
 }
 readonly -f __cli_mcp_status __cli_mcp_report
 """
 
 
-def setup_lines() -> bytes:
-    """For a shell that just started."""
-    return _SETUP.encode()
-
-
 def report_line(nonce: str, reports_fd: int) -> bytes:
     """For the shell: report $? and the state, marked with `nonce`.
 
-    Traps are listed outside of the function, since bash hides DEBUG, RETURN and ERR traps inside of one. After
-    `||` neither errexit nor an ERR trap minds the status.
+    Traps are listed outside of the function, since bash hides some of them inside of one. Left of `||`
+    neither errexit nor an ERR trap minds the status.
     """
     out = f">&{reports_fd}"
     return (
-        f"__cli_mcp_report {nonce} {out} || \\builtin :;"
-        f" \\builtin trap -p {out}; \\builtin printf '\\0%s.' {nonce} {out}\n"
+        f"\\__cli_mcp_report {nonce} {out} || \\builtin :; "
+        f"\\builtin trap -p {out}; \\builtin printf '\\0%s.' {nonce} {out}\n"
     ).encode()
 
 
 def source_line(path: str, stdout: str, stderr: str, *, last_status: int, reports_fd: int) -> bytes:
-    """For the shell: run the commands in the file `path`, with $? as it was left by the command before.
+    """For the shell: run the commands in the file `path`, with $? as the command before left it.
 
-    The right side of `||` is not shielded from errexit and ERR traps, the left side is.
+    What stands right of `||` is not shielded from errexit and ERR traps, what stands left of it is.
     """
-    status = f"__cli_mcp_status {last_status} ||" if last_status else "\\builtin :;"
+    status = f"\\__cli_mcp_status {last_status} ||" if last_status else "\\builtin :;"
     redirections = f"</dev/null >{shlex.quote(stdout)} 2>{shlex.quote(stderr)} {reports_fd}>&-"
     return f"{status} \\builtin . {shlex.quote(path)} {redirections}\n".encode()
 
 
 class ReportReader:
-    """Finds the report with the expected nonce in whatever arrives on the reports pipe.
+    r"""Finds the report with the expected nonce in whatever arrives on the reports pipe.
 
-    A frame is  NUL nonce SP status SP pid NUL cwd NUL section NUL ... section NUL nonce '.'  and bash has no
-    NUL in any value. Memory is bounded: of a longer frame only the head is kept.
+    A frame is `\0NONCE STATUS PID\0CWD\0` and the sections of a snapshot with NUL between them, then
+    `\0NONCE.`; bash has no NUL in any value. Memory is bounded: of a longer frame only the head is kept.
     """
 
     def __init__(self) -> None:
         self._begin = self._end = b""
         self._buffer = bytearray()
-        self._dropped = False
+        self._whole = True
 
     def expect(self, nonce: str) -> None:
         """Forget what came so far and wait for the report with this nonce."""
         self._begin, self._end = f"\0{nonce} ".encode(), f"\0{nonce}.".encode()
         self._buffer.clear()
-        self._dropped = False
+        self._whole = True
 
     def feed(self, data: bytes) -> Report | None:
-        """The report, when `data` completes a valid one. An invalid one is treated as noise."""
+        """The report, when `data` completes a valid one; an invalid one is noise, and so is a second one."""
         if not self._begin:
             return None
         buffer = self._buffer
@@ -148,36 +146,16 @@ class ReportReader:
             searched = 0
         end = buffer.find(self._end, searched)
         if end >= 0:
-            report = _parse(bytes(buffer[len(self._begin) : end]), whole=not self._dropped)
-            self._begin = b"" if report else self._begin
+            report = _parse(bytes(buffer[len(self._begin) : end]), whole=self._whole)
             buffer.clear()
+            self._whole = True
+            if report is not None:
+                self._begin = b""
             return report
         if len(buffer) > SNAPSHOT_LIMIT_BYTES:
-            self._dropped = True
-            del buffer[_CWD_LIMIT_BYTES : -len(self._end)]
+            self._whole = False
+            del buffer[2 * _CWD_LIMIT_BYTES : -len(self._end)]
         return None
-
-
-_HEADER = re.compile(rb"(\d{1,3}) (\d{1,10})")
-
-
-def _parse(frame: bytes, *, whole: bool) -> Report | None:
-    fields = frame.split(b"\0")
-    header = _HEADER.fullmatch(fields[0])
-    if header is None or len(fields) < 3 or len(fields[1]) > _CWD_LIMIT_BYTES:
-        return None
-    status, pid, cwd = int(header[1]), int(header[2]), fields[1]
-    if status > 255:
-        return None
-    sections = fields[2:]
-    snapshot = Snapshot(cwd, *sections) if whole and len(sections) == Snapshot.SECTIONS else None
-    if whole and snapshot is None:
-        return None
-    return Report(status, pid, cwd, snapshot)
-
-
-_EXIT_LINE_BYTES = 128
-_EXIT_LINE = re.compile(rb"([0-9a-f]{1,64}) (\d{1,3})\n")
 
 
 class ExitReader:
@@ -191,10 +169,28 @@ class ExitReader:
         self._nonce, self._buffer = nonce.encode(), b""
 
     def feed(self, data: bytes) -> ShellExit | None:
+        """The exit, when `data` completes its line."""
         self._buffer += data
         for nonce, status in _EXIT_LINE.findall(self._buffer):
             if nonce == self._nonce and int(status) <= 255:
-                self._buffer, self._nonce = b"", b""
+                self._nonce = self._buffer = b""
                 return ShellExit(int(status))
         self._buffer = self._buffer[-_EXIT_LINE_BYTES:]
         return None
+
+
+_HEADER = re.compile(rb"([0-9]{1,3}) ([0-9]{1,10})")
+_EXIT_LINE = re.compile(rb"([0-9a-f]{1,64}) ([0-9]{1,3})\n")
+
+
+def _parse(frame: bytes, *, whole: bool) -> Report | None:
+    head, _, rest = frame.partition(b"\0")
+    cwd, _, sections = rest.partition(b"\0")
+    header = _HEADER.fullmatch(head)
+    if header is None or int(header[1]) > 255 or len(cwd) > _CWD_LIMIT_BYTES:
+        return None
+    try:
+        snapshot = Snapshot.load(cwd + b"\0" + sections) if whole else None
+    except ValueError:
+        return None
+    return Report(int(header[1]), int(header[2]), cwd, snapshot)

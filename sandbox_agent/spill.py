@@ -90,7 +90,7 @@ class SpillDirectory:
         return max((number for number, _ in numbered), default=0)
 
     def create(self, name: str) -> SpillFile:
-        """A new file. Raises OSError, FileExistsError among them, when the sandbox put something in the way."""
+        """A new file. Raises OSError, also when the sandbox put something in the way."""
         with self._workspace.subdirectory(DIRECTORY) as directory:
             if self._owner is not None:
                 os.fchown(directory.fileno(), *self._owner)

@@ -1,0 +1,237 @@
+"""A sandbox that runs, and the conversation with the supervisor and the shell in it.
+
+What it says comes out as events in a mailbox. Nothing here decides what to do about them.
+"""
+
+import asyncio
+import os
+import secrets
+import signal
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cli_mcp.execution import SandboxUnavailable
+from sandbox_agent import processes, protocol
+from sandbox_agent.launch import Launched, Launcher
+from sandbox_agent.output import pending_bytes
+from sandbox_agent.processes import Process
+from sandbox_agent.protocol import ExitReader, Report, ReportReader, ShellExit
+
+_READ_BYTES = 1 << 16
+# Walking more processes than this takes long enough to belong into a thread.
+_FEW_PROCESSES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxDeath:
+    """The sandbox's first process ended, and with it the sandbox."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A request to end the running command. `at_once` leaves out the patience of a timeout."""
+
+    reason: str
+    at_once: bool
+
+
+Answer = Report | ShellExit | SandboxDeath
+
+
+class Mailbox:
+    """Answers in order, and beside them at most one request to stop."""
+
+    def __init__(self) -> None:
+        self._answers: deque[Answer] = deque()
+        self._stop: Stop | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, item: Answer | Stop) -> None:
+        if isinstance(item, Stop):
+            self._stop = self._stop or item
+        else:
+            self._answers.append(item)
+        self._wake()
+
+    def drop_answers(self) -> None:
+        self._answers.clear()
+
+    def drop_stop(self) -> None:
+        self._stop = None
+
+    async def answer(self, until: float) -> Answer | None:
+        """The next answer, or None when the loop's clock reaches `until`."""
+        await self._wait(until, stoppable=False)
+        return self._answers.popleft() if self._answers else None
+
+    async def answer_or_stop(self, until: float) -> Answer | Stop | None:
+        """The same, but a request to stop comes before any answer."""
+        await self._wait(until, stoppable=True)
+        if self._stop is not None:
+            stop, self._stop = self._stop, None
+            return stop
+        return self._answers.popleft() if self._answers else None
+
+    async def _wait(self, until: float, *, stoppable: bool) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._answers and not (stoppable and self._stop) and loop.time() < until:
+            self._waiter = loop.create_future()
+            timer = loop.call_at(until, self._wake)
+            try:
+                await self._waiter
+            finally:
+                timer.cancel()
+                self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Sandbox:
+    """Made by `launch`; `destroy` must follow. All answers go into `mailbox`."""
+
+    def __init__(
+        self,
+        launched: Launched,
+        root: Process,
+        mailbox: Mailbox,
+        pipes: tuple[int, int, int],
+        reports_fd: int,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._process = launched.process
+        self._mailbox = mailbox
+        self._requests, self._reports, self._exits = pipes
+        self._reports_fd = reports_fd  # in the sandbox
+        self._report_reader = ReportReader()
+        self._exit_reader = ExitReader()
+        self._nonce = ""
+        self._known: Mapping[int, Process] = {}
+        self._destroyed = False
+        self.root = root
+        self._loop.add_reader(self._reports, self._read, self._reports, self._report_reader)
+        self._loop.add_reader(self._exits, self._read, self._exits, self._exit_reader)
+        self._watcher = self._loop.create_task(self._watch())
+
+    @classmethod
+    async def launch(cls, launcher: Launcher, mailbox: Mailbox) -> "Sandbox":
+        """Start the supervisor. Raises SandboxUnavailable."""
+        requests_in, requests = os.pipe()
+        reports, reports_out = os.pipe()
+        exits, exits_out = os.pipe()
+        null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        pipes = (requests, reports, exits)
+        try:
+            launched = await launcher.launch(
+                protocol.supervisor_argv(reports_out, exits_out),
+                stdin=requests_in,
+                output=null,
+                pass_fds=(reports_out, exits_out),
+            )
+        except BaseException:
+            _close(pipes)
+            raise
+        finally:
+            _close((requests_in, reports_out, exits_out, null))
+        root = processes.read_process(launched.root_pid)
+        if root is None:
+            _close(pipes)
+            await launched.process.wait()
+            raise SandboxUnavailable("The sandbox ended as soon as it was started.")
+        for fd in pipes:
+            os.set_blocking(fd, False)
+        return cls(launched, root, mailbox, pipes, reports_out)
+
+    @property
+    def running(self) -> bool:
+        return not self._destroyed and self._process.returncode is None
+
+    def start_shell(self) -> None:
+        """Have the supervisor run a shell; it reports when it is ready."""
+        nonce = secrets.token_hex(8)
+        self._mailbox.drop_answers()
+        self._exit_reader.expect(nonce)
+        self._send(protocol.start_lines(nonce) + self._report_request())
+
+    def source(self, path: str, stdout: str, stderr: str, last_status: int) -> None:
+        """Have the shell run the file `path`; it reports when it is done."""
+        self._mailbox.drop_answers()
+        line = protocol.source_line(
+            path, stdout, stderr, last_status=last_status, reports_fd=self._reports_fd
+        )
+        self._send(line + self._report_request())
+
+    def ask_again(self) -> None:
+        """Repeat the last request for a report: one of the lines may have been lost. Only one will count."""
+        self._send(b"\n" + protocol.report_line(self._nonce, self._reports_fd))
+
+    def all_read(self) -> bool:
+        """Whether everything sent has been read. Bash reads ahead: this says that it is at its prompt only
+        when nothing but one `ask_again` was sent since it last had read everything."""
+        return self.running and pending_bytes(self._requests) == 0
+
+    async def processes(self) -> Mapping[int, Process]:
+        """All processes of the sandbox but its root, by pid on this side."""
+        if not self.running:
+            return {}
+        if len(self._known) > _FEW_PROCESSES:
+            self._known = await asyncio.to_thread(processes.descendants, self.root)
+        else:
+            self._known = processes.descendants(self.root)
+        return self._known
+
+    async def destroy(self) -> None:
+        """End the sandbox with everything in it and let go of it. May be called again."""
+        if self._destroyed:
+            await self._process.wait()
+            return
+        # Where the launcher gives it no pid namespace, processes could outlive the first one. Stopped, they
+        # cannot fork while they are counted.
+        for _ in range(2):
+            processes.send_signals((await self.processes()).values(), signal.SIGSTOP)
+        left = {**self._known, **await self.processes()}
+        self._destroyed = True
+        if self._process.returncode is None:
+            try:
+                self._process.kill()
+            except ProcessLookupError:
+                pass  # it ended by itself just now
+        processes.send_signals(left.values(), signal.SIGKILL)
+        await self._watcher
+        self._loop.remove_reader(self._reports)
+        self._loop.remove_reader(self._exits)
+        _close((self._requests, self._reports, self._exits))
+
+    def _report_request(self) -> bytes:
+        self._nonce = secrets.token_hex(8)
+        self._report_reader.expect(self._nonce)
+        return protocol.report_line(self._nonce, self._reports_fd)
+
+    def _send(self, lines: bytes) -> None:
+        if not self.running:
+            return
+        try:
+            os.write(self._requests, lines)
+        except (BrokenPipeError, BlockingIOError):
+            pass  # the sandbox is gone or does not read: no answer comes, and that is dealt with
+
+    def _read(self, fd: int, reader: ReportReader | ExitReader) -> None:
+        try:
+            data = os.read(fd, _READ_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            self._loop.remove_reader(fd)
+        elif answer := reader.feed(data):
+            self._mailbox.put(answer)
+
+    async def _watch(self) -> None:
+        await self._process.wait()
+        self._mailbox.put(SandboxDeath())
+
+
+def _close(fds: tuple[int, ...]) -> None:
+    for fd in fds:
+        os.close(fd)
