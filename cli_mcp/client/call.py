@@ -4,18 +4,17 @@ import asyncio
 import sys
 
 from cli_mcp.client.connection import ClientError, OnProgress, Result, Target, connect
-from cli_mcp.client.options import EXIT_NO_RESULT, parser, target
+from cli_mcp.client.options import EXIT_INTERRUPTED, EXIT_NO_RESULT, parser, target
 from cli_mcp.client.progress import ProgressLine
 
 _DEFAULT_SESSION = "cli"
-_EXIT_INTERRUPTED = 130  # 128 + SIGINT
 
 
 def main(arguments: list[str]) -> int:
     options = parser("call", "Run one command in a session of a running server.")
     options.add_argument("command", help="what bash runs")
     options.add_argument("--session", default=_DEFAULT_SESSION, help=f"default: {_DEFAULT_SESSION}")
-    chosen = options.parse_args(arguments)
+    chosen = options.parse_intermixed_args(arguments)
     progress = ProgressLine(sys.stderr)
     try:
         result = asyncio.run(
@@ -27,7 +26,7 @@ def main(arguments: list[str]) -> int:
         return EXIT_NO_RESULT
     except KeyboardInterrupt:
         progress.clear()
-        return _EXIT_INTERRUPTED
+        return EXIT_INTERRUPTED
     progress.clear()
     write(result)
     return result.exit_code

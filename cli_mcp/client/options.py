@@ -6,6 +6,7 @@ from pathlib import Path
 from cli_mcp.client.connection import DEFAULT_URL, ClientError, Target, endpoint_url
 from cli_mcp.state_dir import newest_token_file, own_state_directory
 
+EXIT_INTERRUPTED = 130  # 128 + SIGINT
 EXIT_NO_RESULT = 125
 """As with timeout(1) and docker: the command did not run, or what became of it is unknown."""
 
@@ -13,7 +14,9 @@ EXIT_NO_RESULT = 125
 def parser(name: str, description: str) -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog=f"cli-mcp {name}", description=description)
     options.add_argument("url", nargs="?", default=DEFAULT_URL, help=f"the server (default: {DEFAULT_URL})")
-    options.add_argument("--token-file", type=Path, help="default: the newest token of a local server")
+    options.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="default: the newest token of a local server"
+    )
     options.add_argument("--timeout", type=float, metavar="SECONDS", help="for each command (default: 60)")
     return options
 

@@ -4,21 +4,19 @@ import asyncio
 import os
 import readline
 import secrets
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from cli_mcp.client.call import write
-from cli_mcp.client.connection import ClientError, Result, Session, Target, connect
-from cli_mcp.client.options import EXIT_NO_RESULT, parser, target
+from cli_mcp.client.connection import ClientError, Result, Target, connect
+from cli_mcp.client.options import EXIT_INTERRUPTED, EXIT_NO_RESULT, parser, target
 from cli_mcp.client.progress import ProgressLine
 from cli_mcp.state_dir import own_state_directory
 
 _HISTORY_FILE = "shell-history"
 _HISTORY_LINES = 2_000
-_EXIT_INTERRUPTED = 130  # 128 + SIGINT
 _COLOURS = ("amber", "azure", "coral", "green", "indigo", "ivory", "olive", "pearl", "ruby", "silver")
 _ANIMALS = ("badger", "crane", "dolphin", "falcon", "gecko", "heron", "lynx", "otter", "raven", "tapir")
 
@@ -28,21 +26,20 @@ def main(arguments: list[str]) -> int:
     options.add_argument("--session", help="default: a new one, with a name of its own")
     chosen = options.parse_args(arguments)
     session = chosen.session or readable_id()
-    interactive = sys.stdin.isatty()
     try:
         to = target(chosen, session)
-        if not interactive:
+        if not sys.stdin.isatty():
             return asyncio.run(_run_lines(to, chosen.timeout))
         print(f"Session {session} of {to.url}. Ctrl-C interrupts a command, Ctrl-D leaves.")
         with _history(own_state_directory()):
-            status = asyncio.run(_converse(to, chosen.timeout))
+            status = _converse(to, chosen.timeout)
         print(f"The session lives on: cli-mcp shell {chosen.url} --session {session}")
         return status
     except ClientError as error:
         print(f"cli-mcp: {error}", file=sys.stderr)
         return EXIT_NO_RESULT
     except KeyboardInterrupt:
-        return _EXIT_INTERRUPTED
+        return EXIT_INTERRUPTED
 
 
 def readable_id() -> str:
@@ -65,25 +62,40 @@ async def _run_lines(to: Target, timeout_seconds: float | None) -> int:
     return status
 
 
-async def _converse(to: Target, timeout_seconds: float | None) -> int:
-    """Read and run until the end of input. The loop stands still meanwhile: nothing else is in flight."""
-    # asyncio's own handler would end the program instead of the line that is being typed.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    async with connect(to) as session:
-        first = await session.run(":", timeout_seconds, ProgressLine(sys.stderr).show)
-        cwd, status = first.cwd, 0
-        while (line := _read_line(f"{_printable(cwd)} $ ")) is not None:
-            if line == "exit":
-                break
+def _converse(to: Target, timeout_seconds: float | None) -> int:
+    """Read and run until the end of input; the exit status is the last command's.
+
+    The connection lives in a thread of its own: readline keeps this one, and gets Ctrl-C at the prompt.
+    """
+    from anyio.from_thread import start_blocking_portal
+
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(connect(to)) as session:
+
+        def run(command: str) -> Result | None:
+            """The result, or None when Ctrl-C interrupted the command. Raises ClientError."""
+            progress = ProgressLine(sys.stderr)
+            running = portal.start_task_soon(session.run, command, timeout_seconds, progress.show)
+            try:
+                return running.result()
+            except KeyboardInterrupt:
+                running.cancel()
+                return None
+            finally:
+                progress.clear()
+
+        first = run(":")
+        cwd, status = first.cwd if first else "", 0
+        while (line := _read_line(f"{_printable(cwd)} $ ")) not in (None, "exit"):
             if not line:
                 continue
             try:
-                result = await _interruptible(session, line, timeout_seconds)
+                result = run(line)
             except ClientError as error:
                 print(f"cli-mcp: {error}", file=sys.stderr)
                 continue
             if result is None:
-                status = _EXIT_INTERRUPTED
+                print()
+                status = EXIT_INTERRUPTED
                 continue
             write(result)
             _end_line(result)
@@ -101,23 +113,6 @@ def _read_line(prompt: str) -> str | None:
     except KeyboardInterrupt:
         print()
         return ""
-
-
-async def _interruptible(session: Session, command: str, timeout_seconds: float | None) -> Result | None:
-    """The result, or None when Ctrl-C interrupted the command. Raises ClientError."""
-    progress = ProgressLine(sys.stderr)
-    loop = asyncio.get_running_loop()
-    running = loop.create_task(session.run(command, timeout_seconds, progress.show))
-    loop.add_signal_handler(signal.SIGINT, running.cancel)
-    try:
-        await asyncio.wait({running})
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)  # which puts Python's own handler back
-        progress.clear()
-    if running.cancelled():
-        print("^C", file=sys.stderr)
-        return None
-    return running.result()
 
 
 def _end_line(result: Result) -> None:
