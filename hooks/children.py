@@ -2,7 +2,7 @@
 
 | changed in the spec | what follows |
 |---|---|
-| replicas | server (and proxy, at most two) scale; disruption budgets and topology spread come and go |
+| replicas | server (and proxy, at most two) scale and roll nothing; disruption budgets come and go |
 | serverContainer | the server rolls |
 | proxy | the proxy rolls when its routes change; sandboxes when the kubeconfig that they see changes |
 | sandbox.image, env, resources, placement, dns, isolationTest, workspace.size | a new pool hash: unclaimed

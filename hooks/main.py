@@ -39,7 +39,7 @@ class HookServer(BaseApplication):
         for name, value in self._options.items():
             self.cfg.set(name, value)
 
-    def load(self) -> Flask:
+    def load(self) -> Any:
         return self._app
 
 

@@ -146,8 +146,8 @@ def _is_stuck(pod: SandboxPod, policy: PoolPolicy, now: datetime) -> bool:
 
 def _surplus(warm: list[SandboxPod], size: int) -> set[str]:
     """Those beyond `size`: the unready first, then the youngest."""
-    ranked = sorted(warm, key=lambda pod: (pod.ready, -pod.created.timestamp(), pod.name))
-    return {pod.name for pod in ranked[: max(0, len(warm) - size)]}
+    ranked = sorted(warm, key=lambda pod: (not pod.ready, pod.created, pod.name))
+    return {pod.name for pod in ranked[size:]}
 
 
 def _echoes(pods: list[SandboxPod], retire: set[str]) -> tuple[list[Manifest], list[str]]:

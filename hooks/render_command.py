@@ -65,8 +65,8 @@ def as_yaml(preview: Preview, *, assumed: bool) -> str:
     head = [f"# Gate: {'closed: ' + preview.gate if preview.gate else 'open'}"]
     if assumed:
         head.append(
-            f"# Assumed: the admin's Secrets (kubeconfig for {ASSUMED_SERVER}) and all other objects are there, "
-            f"proxy address {ASSUMED_ADDRESS}."
+            "# Assumed: all other objects are there, the admin's Secrets too; "
+            f"the kubeconfig is for {ASSUMED_SERVER}, the proxy has the address {ASSUMED_ADDRESS}."
         )
     else:
         head.append(f"# Ready: {ready['status']}, {ready['reason']}: {ready['message']}")

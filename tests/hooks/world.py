@@ -158,10 +158,14 @@ class World:
         for _ in range(syncs):
             self.poke()
             self.controller.run()
+        return self.writes_since(start)
+
+    def writes_since(self, start: int) -> list[str]:
+        """The writes after entry `start` of the journal, without those of the cluster's own controllers."""
         return [
             f"{entry.verb} {entry.resource} {entry.name} {entry.code}"
             for entry in self.api.journal[start:]
-            if entry.is_write
+            if entry.is_write and not entry.user.startswith("system:")
         ]
 
     def poke(self) -> None:
