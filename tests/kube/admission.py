@@ -1,7 +1,8 @@
 """What the API server's admission adds to a new object, and what it refuses because of others.
 
-Pods: ServiceAccount, Priority, DefaultTolerationSeconds. Services: addresses and ports. Namespaces: the life cycle.
-The default ServiceAccount and kube-root-ca.crt, which controllers make in every namespace, are there at once.
+Pods: ServiceAccount, Priority, DefaultTolerationSeconds. Services: addresses and ports. Namespaces: the life
+cycle. The default ServiceAccount and kube-root-ca.crt, which controllers make in every namespace, are there at
+once.
 """
 
 from __future__ import annotations
@@ -101,8 +102,11 @@ def admit_service(service: Object, number: int, taken_node_ports: set[int]) -> N
         return
     address = spec.setdefault("clusterIP", f"10.96.{number // 250}.{number % 250 + 1}")
     spec.setdefault("clusterIPs", [address])
-    spec.setdefault("ipFamilies", ["IPv4"])
-    spec.setdefault("ipFamilyPolicy", "SingleStack")
+    dual = address == "None" and not spec.get(
+        "selector"
+    )  # whoever writes the endpoints may want either family
+    spec.setdefault("ipFamilies", ["IPv4", "IPv6"] if dual else ["IPv4"])
+    spec.setdefault("ipFamilyPolicy", "RequireDualStack" if dual else "SingleStack")
     if spec["type"] == "ClusterIP":
         return
     for port in spec.get("ports", ()):
@@ -151,7 +155,7 @@ def new_status(kind: str, obj: Object) -> Object | None:
 
 
 def _quality_of_service(spec: Object) -> str:
-    """Kubernetes' QoS classes: Guaranteed when every container has limits equal to requests for both resources."""
+    """Kubernetes' QoS classes: Guaranteed when each container's limits equal its requests for both resources."""
     resources = [
         it.get("resources", {}) for it in (*spec.get("containers", ()), *spec.get("initContainers", ()))
     ]

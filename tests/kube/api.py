@@ -1,7 +1,7 @@
 """The API server without HTTP: create, get, list, update, patch and delete over a store, synchronously.
 
 Every rule that decides something has its own module; this one puts them in the order of the real server:
-authorize, find, check preconditions, admit, default, validate, record, store. All objects that go in or out are copies.
+authorize, find, check preconditions, shape, admit, validate, record, store. What goes in or out is copied.
 """
 
 from __future__ import annotations
@@ -14,21 +14,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tests.kube import admission, errors, patch, rbac, resources, schema, validation
-from tests.kube.clock import Clock, timestamp
+from tests.kube import admission, errors, patch, rbac, resources, schema, states
+from tests.kube.clock import Clock
 from tests.kube.deletion import DeleteOptions, check_preconditions, is_released, terminating
 from tests.kube.managed_fields import record_write
-from tests.kube.normalise import normalise
 from tests.kube.objects import (
     Object,
     copy_json,
-    finalizers_of,
-    is_terminating,
     metadata,
     name_of,
     namespace_of,
     revision_of,
-    same_json,
     uid_of,
 )
 from tests.kube.rbac import ADMIN, Attributes, Bindings, User
@@ -39,14 +35,6 @@ from tests.kube.storage import Key, Storage
 if TYPE_CHECKING:
     from datetime import datetime
 
-# metadata that only the server writes.
-_SYSTEM_METADATA = (
-    "uid",
-    "creationTimestamp",
-    "generation",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-)
 # k8s.io/apimachinery/pkg/util/rand: no vowels, no digits that look like letters.
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_CHARS = 5
@@ -153,7 +141,8 @@ class Api:
         with self._request("create", resource, namespace, name, user, success=201), self.storage.lock:
             self._check_namespace(resource, namespace, name)
             key = _key(resource, namespace, name)
-            born = self._newborn(resource, obj, namespace, name)
+            born = states.newborn(resource, copy_json(obj), namespace, name, self._new_uid(), self.clock())
+            self._admit(resource, name, born)
             self._validate(resource, name, born, None, user)
             if self.storage.get(key) is not None:
                 raise errors.already_exists(resource, name)
@@ -175,11 +164,13 @@ class Api:
         manager: str = "test",
         dry_run: bool = False,
     ) -> Object:
-        """PUT: the whole object. A resourceVersion in it makes it a compare-and-swap (409 Conflict when stale)."""
+        """PUT of the whole object. A resourceVersion in it makes it a compare-and-swap (409 when stale)."""
         resource = self.registry.by_kind(str(obj.get("apiVersion")), str(obj.get("kind")))
         namespace, name = namespace_of(obj), name_of(obj)
         with self._request("update", resource, namespace, name, user, subresource), self.storage.lock:
             current = self._existing(resource, namespace, name)
+            if uid_of(obj) not in ("", uid_of(current)):
+                raise errors.precondition_failed(resource, name, "UID", uid_of(obj), uid_of(current))
             if resource.is_custom and not revision_of(obj):
                 why = "Invalid value: 0x0: must be specified for an update"
                 raise errors.invalid(resource, name, [("metadata.resourceVersion", why)])
@@ -200,7 +191,7 @@ class Api:
         manager: str = "test",
         dry_run: bool = False,
     ) -> Object:
-        """PATCH. A resourceVersion or uid in the patch makes it a compare-and-swap (409 Conflict)."""
+        """PATCH. A resourceVersion in the patch makes it a compare-and-swap (409); another uid is 422."""
         resource = self._resource(kind)
         if content_type == patch.APPLY and self.storage.get(_key(resource, namespace, name)) is None:
             fresh = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
@@ -240,9 +231,11 @@ class Api:
             if dry_run or kept is current:
                 return copy_json(current)
             key = _key(resource, namespace, name)
-            if kept is None:
-                return copy_json(self._remove(key, current))
-            return copy_json(self.storage.put(key, kept))
+            if kept is not None:
+                current = self.storage.put(key, kept)
+                if not is_released(current):
+                    return copy_json(current)
+            return copy_json(self._remove(key, current))
 
     # --- what tests need beside requests --------------------------------------------------------------------
 
@@ -255,9 +248,8 @@ class Api:
         ):
             pod = self._existing(resource, namespace, name)
             if pod["spec"].get("nodeName"):
-                raise errors.conflict(
-                    resource, name, f"pod {name} is already assigned to node {pod['spec']['nodeName']}"
-                )
+                why = f"pod {name} is already assigned to node {pod['spec']['nodeName']}"
+                raise errors.conflict(resource, name, why)
             bound = {**pod, "spec": {**pod["spec"], "nodeName": node}}
             self.storage.put(_key(resource, namespace, name), bound)
 
@@ -294,13 +286,10 @@ class Api:
         code = 500
         try:
             plural = f"{resource.plural}/{subresource}" if subresource else resource.plural
-            asked = Attributes(
-                verb, resource.group, plural, namespace, "" if verb == "create" and not subresource else name
+            known_name = "" if verb == "create" and not subresource else name
+            self._authorize(
+                user, Attributes(verb, resource.group, plural, namespace, known_name), resource, name
             )
-            if not self.is_allowed(user, asked):
-                where = f' in the namespace "{namespace}"' if namespace else " at the cluster scope"
-                why = f'User "{user.name}" cannot {verb} resource "{plural}" in API group "{resource.group}"{where}'
-                raise errors.forbidden(resource, name, why)
             yield
             code = success
         except errors.ApiError as error:
@@ -308,6 +297,13 @@ class Api:
             raise
         finally:
             self.journal.append(Request(verb, named, namespace, name, user.name, code))
+
+    def _authorize(self, user: User, asked: Attributes, resource: Resource, name: str) -> None:
+        if self.is_allowed(user, asked):
+            return
+        what = f'resource "{asked.resource}" in API group "{asked.group}"'
+        where = f'in the namespace "{asked.namespace}"' if asked.namespace else "at the cluster scope"
+        raise errors.forbidden(resource, name, f'User "{user.name}" cannot {asked.verb} {what} {where}')
 
     def _resource(self, kind: str | Resource) -> Resource:
         return kind if isinstance(kind, Resource) else self.registry.by_name(kind)
@@ -339,26 +335,6 @@ class Api:
             admission.admit_into(found, namespace)
         except admission.Refused as refused:
             raise errors.forbidden(resource, name, str(refused)) from refused
-
-    def _newborn(self, resource: Resource, obj: Object, namespace: str, name: str) -> Object:
-        """Defaulted and admitted, with its system metadata; not validated yet."""
-        born = self._shaped(resource, copy_json(obj))
-        meta = {key: value for key, value in metadata(born).items() if key not in _SYSTEM_METADATA}
-        meta.pop("resourceVersion", None)
-        meta.pop("managedFields", None)
-        meta.update(name=name, uid=self._new_uid(), creationTimestamp=timestamp(self.clock()))
-        if namespace:
-            meta["namespace"] = namespace
-        if resource.counts_generation:
-            meta["generation"] = 1
-        born.update(apiVersion=resource.api_version, kind=resource.kind, metadata=meta)
-        if resource.has_status:
-            born.pop("status", None)
-            status = admission.new_status(resource.kind, born) if not resource.is_custom else None
-            if status is not None:
-                born["status"] = status
-        self._admit(resource, name, born)
-        return born
 
     def _admit(self, resource: Resource, name: str, born: Object) -> None:
         match resource.kind:
@@ -393,41 +369,16 @@ class Api:
             case "CustomResourceDefinition":
                 self.registry.add(resources.custom_resources(stored))
 
-    def _shaped(self, resource: Resource, obj: Object) -> Object:
-        """Pruned and defaulted."""
-        if not resource.is_custom:
-            return obj if resource.kind == "CustomResourceDefinition" else normalise(obj)
-        known = resource.custom_schema
-        if known is None:
-            return obj
-        top: Object = {key: obj[key] for key in ("apiVersion", "kind", "metadata") if key in obj}
-        fields = {key: value for key, value in known.get("properties", {}).items() if key not in top}
-        shaped: Object = schema.prune_and_default(obj, {**known, "properties": fields})
-        return {**top, **{key: value for key, value in shaped.items() if key not in top}}
-
     def _validate(self, resource: Resource, name: str, new: Object, old: Object | None, user: User) -> None:
-        causes = validation.validate_metadata(new)
-        if resource.is_custom:
-            known = resource.custom_schema or {}
-            causes += schema.validate({key: value for key, value in new.items() if key != "metadata"}, known)
-        else:
-            causes += validation.validate_object(new)
-            causes += validation.validate_update(old, new) if old else []
+        causes = states.problems(resource, new, old)
         if not causes and resource.kind in self.rules:
-            causes += self.rules[resource.kind](new, old)
-        if old and is_terminating(old) and not set(finalizers_of(new)) <= set(finalizers_of(old)):
-            causes.append(
-                (
-                    "metadata.finalizers",
-                    "Forbidden: no new finalizers can be added if the object is being deleted",
-                )
-            )
+            causes = self.rules[resource.kind](new, old)
         if causes:
             raise errors.invalid(resource, name, causes)
         if resource.kind in ("Role", "ClusterRole"):
             missing = rbac.uncovered(user, new.get("rules") or (), namespace_of(new), self.bindings())
             if missing:
-                why = f'user "{user.name}" is attempting to grant RBAC permissions not currently held: {missing}'
+                why = f'user "{user.name}" is attempting to grant permissions not currently held: {missing}'
                 raise errors.forbidden(resource, name, why)
 
     def _replace(
@@ -442,14 +393,14 @@ class Api:
         dry_run: bool,
     ) -> Object:
         name = name_of(current)
-        if uid_of(proposed) not in ("", uid_of(current)):
-            why = f"Precondition failed: UID in precondition: {uid_of(proposed)}, UID in object meta: {uid_of(current)}"
-            raise errors.conflict(resource, name, why)
         if revision_of(proposed) not in ("", revision_of(current)):
             raise errors.modified(resource, name)
-        new = self._next_state(resource, current, proposed, subresource)
+        forgeries = states.forgeries(proposed, current)
+        if forgeries:
+            raise errors.invalid(resource, name, forgeries)
+        new = states.next_state(resource, current, proposed, subresource)
         self._validate(resource, name, new, current, user)
-        if same_json(_without_bookkeeping(new), _without_bookkeeping(current)):
+        if states.is_same(new, current):
             return copy_json(current)
         new["metadata"]["managedFields"] = record_write(
             current, new, manager, subresource, resource.api_version, self.clock()
@@ -464,40 +415,6 @@ class Api:
             self.registry.remove(resources.custom_resources(current))
             self.registry.add(resources.custom_resources(stored))
         return copy_json(stored)
-
-    def _next_state(self, resource: Resource, current: Object, proposed: Object, subresource: str) -> Object:
-        """The proposed state, with everything that this request may not write as it was."""
-        if subresource == "status":
-            shaped = self._shaped(resource, {**current, "status": proposed.get("status")})
-            new = {**current, "metadata": dict(current["metadata"])}
-            if shaped.get("status") is None:
-                new.pop("status", None)
-            else:
-                new["status"] = shaped["status"]
-            return new
-        new = self._shaped(resource, proposed)
-        meta = {
-            key: value
-            for key, value in metadata(new).items()
-            if key not in _SYSTEM_METADATA and value not in ({}, [], None)
-        }
-        meta.update({key: metadata(current)[key] for key in _SYSTEM_METADATA if key in metadata(current)})
-        meta.update(name=name_of(current), resourceVersion=revision_of(current))
-        if namespace_of(current):
-            meta["namespace"] = namespace_of(current)
-        new.update(apiVersion=resource.api_version, kind=resource.kind, metadata=meta)
-        if resource.has_status:
-            new.pop("status", None)
-            if "status" in current:
-                new["status"] = current["status"]
-        match (resource.group, resource.kind):
-            case ("", "Service"):
-                admission.keep_allocated(current, new)
-            case ("", "Pod"):
-                admission.add_tolerations(new["spec"])
-        if resource.counts_generation and not same_json(_content(new), _content(current)):
-            meta["generation"] = metadata(current)["generation"] + 1
-        return new
 
     def _remove(self, key: Key, last: Object) -> Object:
         removed = self.storage.remove(key, last)
@@ -518,20 +435,6 @@ _RBAC_PLURALS = ("roles", "rolebindings", "clusterroles", "clusterrolebindings")
 
 def _key(resource: Resource, namespace: str, name: str) -> Key:
     return Key(resource.key, namespace if resource.namespaced else "", name)
-
-
-def _content(obj: Object) -> Object:
-    """What generation counts."""
-    return {key: value for key, value in obj.items() if key not in ("metadata", "status")}
-
-
-def _without_bookkeeping(obj: Object) -> Object:
-    meta = {
-        key: value
-        for key, value in obj["metadata"].items()
-        if key not in ("resourceVersion", "managedFields")
-    }
-    return {**obj, "metadata": meta}
 
 
 def _write_token(skip: int, revision: int) -> str:

@@ -165,7 +165,7 @@ def create(connection: Connection, desired: Object, reference: Object) -> None:
 
 
 def update(connection: Connection, obj: Object) -> None:
-    """PUT of the whole object with the observed resourceVersion; a conflict (409) or 404 is nobody's concern."""
+    """PUT of the whole object with the observed resourceVersion; a 409 or 404 is nobody's concern."""
     try:
         connection.update(as_sent(obj))
     except ApiError as error:

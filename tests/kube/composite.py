@@ -1,8 +1,8 @@
-"""A model of Metacontroller's CompositeController (v4.17.2, dynamic apply): which sync happens when, and what it does.
+"""A model of Metacontroller's CompositeController: which sync happens when, and what it does.
 
-Deterministic: it moves only when a test calls `deliver` (caches catch up) or `sync_next` (one parent is synced), or
-`run`, which does both until nothing is left to do. Source: pkg/controller/composite/controller.go; where experiments
-with the real one showed something else, they were followed.
+Deterministic: it moves only when a test calls `deliver` (caches catch up) or `sync_next` (one parent is synced),
+or `run`, which does both until nothing is left to do. Source: pkg/controller/composite/controller.go of v4.17.2
+with dynamic apply; where experiments with the real one showed something else, they were followed.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class CompositeController:
     # --- time and caches ------------------------------------------------------------------------------------
 
     def informer(self, kind: str) -> Informer:
-        """The cache of the parent's or of a child kind, to hold or to look into: `informer("pods").held = True`."""
+        """The cache of the parent's or a child kind, to hold or look into: `informer("pods").held = True`."""
         return self._parents if kind == self._parent_kind.qualified else self._children[kind]
 
     def related_informer(self, api_version: str, plural: str) -> Informer:
@@ -333,7 +333,7 @@ class CompositeController:
         return self.connection.read_modify_write(parent, change)
 
     def _may_finalize(self, parent: Object) -> bool:
-        """Children of a terminating parent are managed while our finalizer, and no finalizer of the GC, is on it."""
+        """Children of a terminating parent are managed while it has our finalizer and none of the GC."""
         finalizers = finalizers_of(parent)
         return self.settings.finalizer in finalizers and not {FOREGROUND, ORPHAN} & set(finalizers)
 
@@ -354,7 +354,7 @@ class CompositeController:
         return observed
 
     def _recheck(self, parent: Object) -> bool:
-        """Live, once for each kind with something to adopt; OSError when the parent is not what the cache says."""
+        """Live, once for each kind with something to adopt; OSError when the cached parent is outdated."""
         live = self.connection.get(parent)
         if uid_of(live) != uid_of(parent) or is_terminating(live):
             raise OSError(f"{map_key(parent)} has just been deleted")

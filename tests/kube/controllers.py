@@ -1,4 +1,4 @@
-"""What runs around an operator in a cluster, reduced to what others see of it: scheduler, kubelet and Deployments.
+"""What runs around an operator, reduced to what others see of it: scheduler, kubelet and Deployments.
 
 One call, one step; each moves everything that can move. Deployments get no pods, only the status and the
 EndpointSlices that pods would bring about.

@@ -1,6 +1,6 @@
 """What a DELETE does to an object: remove it, or mark it as terminating and wait for someone.
 
-Pure. Source: rest.BeforeDelete and registry/generic/registry/store.go in k8s.io/apiserver, and the pod strategy.
+Pure. Source: rest.BeforeDelete and registry/generic/registry/store.go in k8s.io/apiserver; the pod strategy.
 """
 
 from __future__ import annotations
@@ -60,19 +60,18 @@ def check_preconditions(resource: Resource, obj: Object, options: DeleteOptions)
         ("ResourceVersion", options.revision, revision_of(obj)),
     ):
         if wanted and wanted != found:
-            why = f"Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
-            raise errors.conflict(resource, name_of(obj), why)
+            raise errors.precondition_failed(resource, name_of(obj), field, wanted, found)
 
 
 def terminating(resource: Resource, obj: Object, options: DeleteOptions, now: datetime) -> Object | None:
-    """The object as it stays, terminating; None when nothing holds it and it is removed at once.
+    """The object as it is stored, terminating; None when it is removed without that.
 
-    The same object comes back when this DELETE changes nothing.
+    What comes back may hold nothing any more (`is_released`): a pod is always marked before it goes. The same object
+    comes back when this DELETE changes nothing.
     """
     finalizers = _finalizers(finalizers_of(obj), options.propagation)
     grace = _grace_seconds(resource, obj, options)
-    holds = bool(finalizers) or (resource.kind == "Namespace" and bool(obj.get("spec", {}).get("finalizers")))
-    if not holds and grace == 0:
+    if not finalizers and not _has_content(obj) and resource.kind != "Pod":
         return None
     meta = dict(metadata(obj))
     if finalizers:
@@ -96,7 +95,7 @@ def terminating(resource: Resource, obj: Object, options: DeleteOptions, now: da
 
 
 def is_released(obj: Object) -> bool:
-    """A terminating object that nothing holds any more: the next write removes it."""
+    """A terminating object that nothing holds any more: a write that leaves it like this removes it."""
     return (
         is_terminating(obj) and not finalizers_of(obj) and not metadata(obj).get("deletionGracePeriodSeconds")
     )

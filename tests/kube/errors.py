@@ -93,6 +93,12 @@ def conflict(resource: Resource, name: str, why: str) -> ApiError:
     )
 
 
+def precondition_failed(resource: Resource, name: str, field: str, wanted: str, found: str) -> ApiError:
+    """The object under this name is another one, or has changed."""
+    why = f"Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
+    return conflict(resource, name, why)
+
+
 def expired(message: str) -> ApiError:
     """The revision that a list or watch asks for is compacted: list again."""
     return ApiError(410, "Expired", message)

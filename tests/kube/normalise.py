@@ -1,8 +1,8 @@
 """How a built-in object looks after it went through the API server's Go types.
 
-Empty values of fields that Go omits disappear, quantities become canonical, and defaults are filled in. A template
-that differs from its normal form makes Metacontroller write it again on every sync, so this decides which templates
-are at rest. Defaults: k8s.io/kubernetes/pkg/apis/*/v1/defaults.go.
+Empty values of fields that Go omits disappear, quantities become canonical, and defaults are filled in. A
+template that differs from its normal form makes Metacontroller write it again on every sync, so this decides
+which templates are at rest. Defaults: k8s.io/kubernetes/pkg/apis/*/v1/defaults.go.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The four ways to PATCH: JSON merge patch (RFC 7386), JSON patch (RFC 6902), strategic merge, server-side apply.
+"""The four ways to PATCH: merge patch (RFC 7386), JSON patch (RFC 6902), strategic merge, server-side apply.
 
 Pure: an object and a patch in, a new object out. Strategic merge knows the list keys that this project meets.
 Server-side apply is approximate: it merges like a strategic merge patch and never finds a conflict of owners.
@@ -42,7 +42,7 @@ def apply_patch(resource: Resource, name: str, current: Object, patch: Any, cont
     """The patched object; `current` stays as it is.
 
     Raises:
-        ApiError: 415 for an unknown type, 400 for a patch of the wrong form, 422 for one that cannot be applied.
+        ApiError: 415 for an unknown type, 400 for a patch of the wrong form, 422 if it cannot be applied.
     """
     if content_type == JSON:
         return _checked(json_patch(resource, name, current, patch))
@@ -73,7 +73,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def strategic_merge_patch(target: Any, patch: Any, field: str = "") -> Any:
-    """Like a merge patch, but lists with a merge key are merged item by item; `$patch: delete` removes an item."""
+    """A merge patch that merges lists with a merge key item by item; `$patch: delete` removes an item."""
     if isinstance(patch, list):
         key = _list_key(field, patch)
         return _merge_list(target or [], patch, key) if key else copy_json(patch)

@@ -1,6 +1,6 @@
 """Structural schemas of custom resources: pruning, defaults and validation, as the API server does them.
 
-Order (apiextensions-apiserver): prune unknown fields, drop nulls that may not be null, fill defaults, validate.
+Order (apiextensions-apiserver): prune unknown fields, drop nulls that may not be, fill defaults, validate.
 CEL rules (x-kubernetes-validations) are not evaluated here: `Api.rules` takes a function for them.
 """
 
@@ -27,7 +27,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def prune_and_default(value: Any, schema: Object) -> Any:
-    """The value without fields that the schema does not know, and with the defaults of those that are missing."""
+    """The value without fields that the schema does not know, and with defaults for those that are missing."""
     if isinstance(value, list):
         return [prune_and_default(item, schema.get("items", {})) for item in value]
     if not isinstance(value, dict):

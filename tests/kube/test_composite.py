@@ -240,7 +240,7 @@ REFUSED_ANSWERS = {
 
 
 @pytest.mark.parametrize("answer", REFUSED_ANSWERS.values(), ids=REFUSED_ANSWERS.keys())
-def test_a_bad_answer_writes_nothing_leaves_the_status_and_backs_off(answer: HookAnswer) -> None:
+def test_a_bad_answer_writes_nothing_and_backs_off(answer: HookAnswer) -> None:
     world = World()
     world.parent()
     world.desired = lambda _: [config_map()]
@@ -335,9 +335,7 @@ def of_kind(kind: str, name: str) -> Object:
     return {"apiVersion": "v1", "kind": kind, **contents.get(kind, {}), "metadata": {"name": name}}
 
 
-def test_deletions_come_first_and_then_kinds_sorted_by_group_so_that_pods_come_before_secrets_and_policies() -> (
-    None
-):
+def test_deletions_come_first_then_kinds_by_group_so_pods_come_before_secrets_and_policies() -> None:
     world = World()
     world.parent()
     world.desired = lambda _: [of_kind(kind, "old") for kind in ("RoleBinding", "Secret")]
@@ -418,9 +416,7 @@ def test_a_created_child_carries_the_uid_label_the_owner_and_what_was_applied() 
     )
 
 
-def test_a_full_echo_is_written_after_creation_after_binding_and_after_a_foreign_label_but_not_after_a_status() -> (
-    None
-):
+def test_a_full_echo_is_written_after_creation_binding_and_foreign_labels_but_not_a_status() -> None:
     world = World()
     world.parent()
     world.desired = template_then(
@@ -538,7 +534,7 @@ RESTLESS: dict[str, Callable[[Object], None]] = {
 
 
 @pytest.mark.parametrize("change", RESTLESS.values(), ids=RESTLESS.keys())
-def test_a_template_that_does_not_survive_the_store_is_put_on_every_sync_without_a_new_revision(
+def test_a_template_that_does_not_survive_the_store_is_put_on_every_sync_without_effect(
     change: Callable[[Object], None],
 ) -> None:
     world = World()
@@ -591,9 +587,7 @@ def test_which_templates_are_written_again_on_every_sync(content: Object, rests:
     assert len(world.run()) == (0 if rests else 1)
 
 
-def test_the_same_port_for_udp_and_tcp_is_refused_in_a_pod_and_a_service_and_silently_lost_in_a_deployment() -> (
-    None
-):
+def test_one_port_for_udp_and_tcp_is_refused_in_pods_and_services_and_lost_in_deployments() -> None:
     def ports(key: str) -> list[Object]:
         return [{key: 53, "protocol": "UDP", "name": "u"}, {key: 53, "protocol": "TCP", "name": "t"}]
 
@@ -617,7 +611,7 @@ def test_the_same_port_for_udp_and_tcp_is_refused_in_a_pod_and_a_service_and_sil
     assert [port["protocol"] for port in container["ports"]] == ["TCP", "TCP"]
 
 
-def test_a_binding_of_one_account_name_in_two_namespaces_silently_has_one_of_them_twice() -> None:
+def test_a_binding_of_one_account_name_in_two_namespaces_has_one_of_them_twice() -> None:
     world = World()
     world.parent()
     binding = of_kind("RoleBinding", "b")
@@ -759,7 +753,7 @@ def test_a_pod_with_label_and_owner_is_in_the_children_of_the_next_sync_without_
     assert "default/p" in world.requests[-1]["children"]["Pod.v1"]
 
 
-def test_an_orphan_with_the_label_is_adopted_before_the_hook_which_still_sees_it_without_an_owner() -> None:
+def test_an_orphan_with_the_label_is_adopted_before_the_hook_which_sees_it_without_owner() -> None:
     world = World()
     parent = world.parent()
     world.desired = echo
@@ -879,7 +873,7 @@ def test_with_a_late_watch_a_generated_secret_is_generated_again_and_the_first_v
 
 
 @pytest.mark.parametrize(("slots", "created"), [(True, 5), (False, 15)])
-def test_with_a_late_watch_names_that_are_a_function_of_the_state_do_not_overshoot(
+def test_with_a_late_watch_names_that_follow_from_the_state_do_not_overshoot(
     slots: bool, created: int
 ) -> None:
     world = World()
@@ -1047,9 +1041,7 @@ def test_a_related_object_that_changes_appears_or_goes_makes_a_sync_and_others_d
     assert len(world.requests) == count
 
 
-def test_a_customize_answer_is_kept_for_a_generation_and_its_failure_keeps_the_sync_hook_from_being_called() -> (
-    None
-):
+def test_a_customize_answer_is_kept_for_a_generation_and_its_failure_prevents_the_sync() -> None:
     world = related_world(namespace="default", names=["wanted"])
     world.related = [{"apiVersion": "v1", "resource": "secrets", "namespace": "default", "names": ["other"]}]
     world.api.patch("widgets.example.com", NAMESPACE, "a", {"metadata": {"labels": {"x": "y"}}})
@@ -1074,7 +1066,7 @@ def parent_puts(world: World, start: int) -> list[str]:
     ]
 
 
-def test_the_status_is_replaced_whole_with_the_observed_generation_and_written_only_when_it_differs() -> None:
+def test_the_status_is_replaced_whole_and_written_only_when_it_differs() -> None:
     world = World()
     world.parent()
     world.answer = lambda _: {"status": {"n": 1, "observedGeneration": 77}, "children": []}

@@ -1,6 +1,6 @@
-"""Metacontroller's dynamic apply: the three-way merge of an observed child, what was applied last, and what is desired.
+"""Metacontroller's dynamic apply: a three-way merge of what is observed, was applied last, and is desired.
 
-Pure. Source: pkg/dynamic/apply/apply.go and ApplyUpdate in pkg/controller/common/manage_children.go (v4.17.2).
+Pure. Source: pkg/dynamic/apply/apply.go, and ApplyUpdate in pkg/controller/common/manage_children.go, v4.17.2.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MergeError(Exception):
 
 
 def go_json(value: Any) -> str:
-    """Go's json.Marshal: sorted keys, no spaces, `<`, `>` and `&` escaped, whole floats written as integers."""
+    """Go's json.Marshal: sorted keys, no spaces, `<`, `>` and `&` escaped, whole floats as integers."""
     text = json.dumps(as_sent(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
@@ -73,7 +73,7 @@ def with_last_applied(obj: Object, applied: Object) -> Object:
 
 
 def without_last_applied(desired: Object) -> Object:
-    """The annotation never nests: a desired object that carries it loses it (an empty map of annotations stays)."""
+    """The annotation never nests: a desired object that carries it loses it (an empty map stays)."""
     if LAST_APPLIED not in annotations_of(desired):
         return desired
     annotations = {key: value for key, value in annotations_of(desired).items() if key != LAST_APPLIED}
@@ -81,7 +81,7 @@ def without_last_applied(desired: Object) -> Object:
 
 
 def apply_update(observed: Object, desired: Object) -> Object:
-    """The object that Metacontroller would PUT; equal to `observed` (by `same_json`) when there is nothing to do.
+    """The object that Metacontroller would PUT; `same_json` as `observed` when there is nothing to do.
 
     Raises:
         MergeError: when the annotation of `observed` is not JSON.
@@ -106,8 +106,8 @@ def _revert(target: Object, original: Object, field: str) -> None:
 def merge(observed: Any, applied: Any, desired: Any) -> Any:
     """`observed` with the difference from `applied` to `desired` applied to it.
 
-    What was applied and is no longer desired goes; what was never applied stays. Where `observed` is an object or a
-    list, a value of any other type counts as an empty one.
+    What was applied and is no longer desired goes; what was never applied stays. Where `observed` is an object
+    or a list, a value of any other type counts as an empty one.
     """
     if isinstance(observed, dict):
         return _merge_objects(observed, _as(dict, applied), _as(dict, desired))
