@@ -134,7 +134,7 @@ class Forwarder:
         upstream: aiohttp.ClientResponse,
         exchange: Exchange,
     ) -> web.StreamResponse:
-        protocol = upstream.connection.protocol if upstream.connection else None
+        protocol = upstream.connection.protocol if upstream.connection is not None else None
         if not forward.upgrade or protocol is None:
             unasked = Refusal(
                 Reason.UPSTREAM_BROKEN, f"{route.endpoint} switched protocols without being asked"

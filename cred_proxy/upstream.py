@@ -127,8 +127,8 @@ class Upstream:
 
 def _end_body_with_connection(response: aiohttp.ClientResponse) -> None:
     """aiohttp ends a connection whose chunks are malformed, but leaves whoever reads the body waiting."""
-    protocol = response.connection.protocol if response.connection else None
-    closed = protocol.closed if protocol else None
+    protocol = response.connection.protocol if response.connection is not None else None
+    closed = protocol.closed if protocol is not None else None
     if closed is None:
         return
     content = response.content
