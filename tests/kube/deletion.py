@@ -96,9 +96,13 @@ def terminating(resource: Resource, obj: Object, options: DeleteOptions, now: da
 
 def is_released(obj: Object) -> bool:
     """A terminating object that nothing holds any more: a write that leaves it like this removes it."""
-    return (
-        is_terminating(obj) and not finalizers_of(obj) and not metadata(obj).get("deletionGracePeriodSeconds")
-    )
+    held = finalizers_of(obj) or _has_content(obj) or metadata(obj).get("deletionGracePeriodSeconds")
+    return is_terminating(obj) and not held
+
+
+def _has_content(obj: Object) -> bool:
+    """A namespace has finalizers of its own in its spec, which stand for what is in it."""
+    return obj.get("kind") == "Namespace" and bool(obj.get("spec", {}).get("finalizers"))
 
 
 def _finalizers(current: list[str], propagation: Propagation | None) -> list[str]:
