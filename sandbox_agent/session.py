@@ -20,6 +20,7 @@ from sandbox_agent.confined import ConfinedDirectory
 from sandbox_agent.exchange import CommandFiles
 from sandbox_agent.launch import Launcher
 from sandbox_agent.output import OutputStream
+from sandbox_agent.processes import Process
 from sandbox_agent.sandbox import Stop
 from sandbox_agent.shell import Ending, Shell
 from sandbox_agent.spill import DIRECTORY, SpillDirectory, SpillFile, SpillLimits
@@ -57,6 +58,11 @@ class ShellSession:
         self._late: deque[OutputStream] = deque()
         self.running = False
         self.idle_since = time.monotonic()
+
+    @property
+    def shell_process(self) -> Process | None:
+        """The shell itself, for who ends everything else in the sandbox; None while there is none."""
+        return self._shell.process
 
     async def start(self) -> None:
         """Launch the sandbox; afterwards it is ready for a command. Raises SandboxUnavailable."""
