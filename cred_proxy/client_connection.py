@@ -148,6 +148,13 @@ class ClientConnection(RequestHandler):
             early, self._early = self._early, b""
             self.data_received(early)
 
+    def drain(self) -> None:
+        """End the connection: now when it is idle, otherwise after the request that it serves."""
+        idle = self._waiter is not None
+        self.close()
+        if idle:
+            self.force_close()
+
     def data_received(self, data: bytes) -> None:
         # The first request may share a segment with the end of the handshake.
         if self.transport is None and not self._force_close:

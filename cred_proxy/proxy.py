@@ -25,7 +25,7 @@ from aiohttp.abc import AbstractResolver
 from prometheus_client import CollectorRegistry
 
 from cred_proxy.audit import AuditSink
-from cred_proxy.client_connection import ConnectProtocol
+from cred_proxy.client_connection import ClientConnection, ConnectProtocol
 from cred_proxy.core import Admission, Core, Limits
 from cred_proxy.fairness import ConnectionLimit
 from cred_proxy.forwarding import Forwarder
@@ -163,8 +163,9 @@ class CredentialProxy:
         for listener in self._listeners:
             listener.stop_accepting()
         if self._http_server is not None:
-            # Idle connections end now, the others after the request that they serve.
-            self._http_server.pre_shutdown()
+            for connection in self._http_server.connections:
+                assert isinstance(connection, ClientConnection)
+                connection.drain()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(drain_seconds):
                     await self._core.connection_limit.idle.wait()
