@@ -37,18 +37,27 @@ class Exchange:
         """Make the files of one command. Raises OSError."""
         try:
             return self._prepare(name, text)
-        except FileNotFoundError:
-            # In a pod, `rm -rf` of an earlier command may have taken the directory along.
-            Path(self._directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError:
+            self.remove(name)
+            self._repair()
             return self._prepare(name, text)
+
+    def _repair(self) -> None:
+        """In a pod, a command may have removed or replaced the directory or taken its permissions."""
+        directory = Path(self._directory)
+        if directory.is_symlink() or directory.is_file():
+            directory.unlink()
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if stat.S_IMODE(directory.stat().st_mode) & 0o700 != 0o700:
+            directory.chmod(0o700)
 
     def remove(self, name: str) -> None:
         """Remove the names; whoever has the files open keeps them."""
         for suffix in ("", ".out", ".err"):
             try:
                 os.unlink(f"{self._directory}/{name}{suffix}")  # noqa: PTH108 - a Path costs more than the call
-            except FileNotFoundError:
-                pass  # never made, or a command removed it
+            except OSError:
+                pass  # never made, or a command removed or replaced it
 
     def write(self, name: str, text: bytes) -> str:
         """Make a file with `text`. Returns its path in the sandbox. Raises OSError."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sandbox_agent import processes
 from sandbox_agent.processes import Identity, Process
-from sandbox_agent.protocol import ShellExit
+from sandbox_agent.protocol import Report, ShellExit
 from sandbox_agent.sandbox import Answer, Mailbox, Sandbox, SandboxDeath
 
 Rungs = Sequence[tuple[signal.Signals, float]]
@@ -19,6 +19,7 @@ PATIENT: Rungs = ((signal.SIGINT, 0.6), (signal.SIGTERM, 0.6), (signal.SIGKILL, 
 AT_ONCE: Rungs = ((signal.SIGINT, 0.1), (signal.SIGKILL, 1.0))
 _LOOK_SECONDS = 0.03
 _NUDGE_SECONDS = 0.2
+_SETTLE_SECONDS = (0.2, 0.5, 2.0)
 _DEATH_SECONDS = 2.0
 
 
@@ -47,7 +48,17 @@ class Ladder:
         if not self._sandbox.running:
             return SandboxDeath()
         assert self._answer is not None
-        return self._answer
+        return await self._settle() if isinstance(self._answer, Report) else self._answer
+
+    async def _settle(self) -> Answer:
+        """A SIGINT may be under way still and would make the shell drop the next command; a report that was
+        asked for now shows that none is."""
+        for patience_seconds in _SETTLE_SECONDS:
+            self._sandbox.request_report()
+            answer = await self._mailbox.answer(self._loop.time() + patience_seconds)
+            if answer is not None:
+                return answer
+        return await end_shell(self._sandbox, self._mailbox, self._bash)
 
     async def _rung(self, number: signal.Signals, until: float) -> bool:
         """Send the signal to each process of the command, also to those that turn up meanwhile. Returns

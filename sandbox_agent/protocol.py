@@ -73,12 +73,14 @@ def start_lines(nonce: str) -> bytes:
 
 # TMOUT would end an interactive shell that waits. Both functions are readonly, so that a command that
 # redefines them by accident gets an error. The report must not touch a variable, since any name may have
-# become readonly, and "$?" has to be expanded first.
+# become readonly, and "$?" has to be expanded first. A shell that cannot source any more (enable -n) must not
+# look healthy: it would report each next command as done.
 _SETUP = r"""
 set +H; set +o history; set -m; shopt -s expand_aliases; unset HISTFILE TMOUT PS1 PS2
 __cli_mcp_status() { \builtin return "$1"; }
 __cli_mcp_report() {
   \builtin printf '\0%s %s %s\0%s\0' "$1" "$?" "$$" "$PWD"
+  \builtin . /dev/null || \builtin return
   \builtin declare -p; \builtin printf '\0'
   \builtin declare -f; \builtin printf '\0'
   \builtin alias -p; \builtin printf '\0'

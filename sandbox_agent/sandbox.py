@@ -109,6 +109,7 @@ class Sandbox:
         self._exit_reader = ExitReader()
         self._nonce = ""
         self._known: Mapping[int, Process] = {}
+        self._usable = True
         self._destroyed = False
         self.root = root
         self._loop.add_reader(self._reports, self._read, self._reports, self._report_reader)
@@ -146,7 +147,8 @@ class Sandbox:
 
     @property
     def running(self) -> bool:
-        return not self._destroyed and self._process.returncode is None
+        """Whether it is there and takes requests; if not, all that is left to do is `destroy`."""
+        return self._usable and not self._destroyed and self._process.returncode is None
 
     def start_shell(self) -> None:
         """Have the supervisor run a shell; it reports when it is ready."""
@@ -155,13 +157,18 @@ class Sandbox:
         self._exit_reader.expect(nonce)
         self._send(protocol.start_lines(nonce) + self._report_request())
 
-    def source(self, path: str, stdout: str, stderr: str, last_status: int) -> None:
-        """Have the shell run the file `path`; it reports when it is done."""
+    def source(self, path: str, stdout: str, stderr: str, last_status: int) -> bool:
+        """Have the shell run the file `path`; it reports when it is done. False when that cannot be sent."""
         self._mailbox.drop_answers()
         line = protocol.source_line(
             path, stdout, stderr, last_status=last_status, reports_fd=self._reports_fd
         )
-        self._send(line + self._report_request())
+        return self._send(line + self._report_request())
+
+    def request_report(self) -> None:
+        """Have the shell report, as soon as it is at its prompt."""
+        self._mailbox.drop_answers()
+        self._send(b"\n" + self._report_request())
 
     def ask_again(self) -> None:
         """Repeat the last request for a report: one of the lines may have been lost. Only one will count."""
@@ -174,7 +181,7 @@ class Sandbox:
 
     async def processes(self) -> Mapping[int, Process]:
         """All processes of the sandbox but its root, by pid on this side."""
-        if not self.running:
+        if self._destroyed or self._process.returncode is not None:
             return {}
         if len(self._known) > _FEW_PROCESSES:
             self._known = await asyncio.to_thread(processes.descendants, self.root)
@@ -209,13 +216,16 @@ class Sandbox:
         self._report_reader.expect(self._nonce)
         return protocol.report_line(self._nonce, self._reports_fd)
 
-    def _send(self, lines: bytes) -> None:
+    def _send(self, lines: bytes) -> bool:
         if not self.running:
-            return
+            return False
         try:
-            os.write(self._requests, lines)
+            sent = os.write(self._requests, lines)
         except (BrokenPipeError, BlockingIOError):
-            pass  # the sandbox is gone or does not read: no answer comes, and that is dealt with
+            sent = 0
+        # Otherwise nobody reads, or the sandbox filled the pipe with lines of its own.
+        self._usable = sent == len(lines)
+        return self._usable
 
     def _read(self, fd: int, reader: ReportReader | ExitReader) -> None:
         try:

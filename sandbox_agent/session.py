@@ -1,6 +1,7 @@
 """One sandbox as its callers see it: commands in a queue, their output and progress, and the end."""
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -24,6 +25,9 @@ from sandbox_agent.processes import Process
 from sandbox_agent.sandbox import Stop
 from sandbox_agent.shell import Ending, Shell
 from sandbox_agent.spill import DIRECTORY, SpillDirectory, SpillFile, SpillLimits
+from sandbox_agent.state_file import StateFile
+
+_log = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 1.0
 # Streams that background processes hold open; each costs a descriptor.
@@ -35,7 +39,8 @@ class ShellSession:
     """The shell of one sandbox. Calls run one after the other, in the order in which they came.
 
     `workspace` is the workspace on this side, opened before anything ran in the sandbox; it stays the
-    caller's. `queue_limit` is how many calls may wait while one runs.
+    caller's. `queue_limit` is how many calls may wait while one runs. With a `state_file` the shell starts
+    with the state that an earlier one left there.
     """
 
     def __init__(
@@ -45,10 +50,12 @@ class ShellSession:
         *,
         queue_limit: int = 16,
         spill: SpillLimits = SpillLimits(),  # noqa: B008 - a frozen value
+        state_file: StateFile | None = None,
     ) -> None:
         self._shell = Shell(launcher)
         self._inside = f"{launcher.workspace_inside.rstrip('/')}/{DIRECTORY}"
         self._spill = SpillDirectory(workspace, launcher.fifo_owner, spill)
+        self._state_file = state_file
         self._queue_limit = queue_limit
         self._turn = asyncio.Lock()
         self._waiting = 0
@@ -67,6 +74,8 @@ class ShellSession:
     async def start(self) -> None:
         """Launch the sandbox; afterwards it is ready for a command. Raises SandboxUnavailable."""
         self._number = await asyncio.to_thread(self._spill.adopt)
+        if self._state_file is not None:
+            self._shell.snapshot = await asyncio.to_thread(self._state_file.load)
         await self._shell.start()
 
     async def run(self, command: str, timeout_seconds: float, on_progress: ProgressCallback) -> Outcome:
@@ -153,10 +162,12 @@ class ShellSession:
 
         text = command.encode(errors="surrogatepass")
         try:
-            ending = await self._shell.execute(str(number), text, until, take_streams)
+            ending = await self._shell.execute(text, until, take_streams)
             self._check_open()
             duration_ms = round((asyncio.get_running_loop().time() - started) * 1000)
-            return await self._outcome(number, ending, duration_ms)
+            outcome = await self._outcome(number, ending, duration_ms)
+            await self._save_state()
+            return outcome
         except SandboxUnavailable:
             self._check_open()
             raise
@@ -185,6 +196,15 @@ class ShellSession:
             shell_restarted=ending.shell_restarted,
             notes=tuple(notes),
         )
+
+    async def _save_state(self) -> None:
+        if self._state_file is None or self._shell.snapshot is None:
+            return
+        try:
+            await asyncio.to_thread(self._state_file.save, self._shell.snapshot)
+        except OSError as error:
+            # A restart of the container would bring back an older state, and it says so itself.
+            _log.warning("the shell's state cannot be saved: %s", error.strerror)
 
     def _continue_streams(self, number: int) -> list[str]:
         """Keep reading for processes that still have a stream open; returns where it goes."""

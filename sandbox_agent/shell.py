@@ -5,6 +5,7 @@ the state that the last report showed.
 """
 
 import asyncio
+import secrets
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from sandbox_agent.protocol import Report, ShellExit
 from sandbox_agent.sandbox import Answer, Mailbox, Sandbox, SandboxDeath, Stop
 from sandbox_agent.snapshot import Snapshot, restore_script
 
-_START_SECONDS = 10.0
+_START_SECONDS = 5.0
 # How often a command is looked at, after how long a shell that has read everything is asked for its report
 # again, and how long it may then stay silent though it has read the question.
 _LOOK_SECONDS = 0.1
@@ -61,34 +62,39 @@ class Shell:
         self._closed = False
         self.snapshot = snapshot
 
+    @property
+    def process(self) -> Process | None:
+        return self._bash
+
     async def start(self) -> list[str]:
         """Have a sandbox and a shell with the state of the snapshot. Raises SandboxUnavailable.
 
         Returns notes about what could not be brought back.
         """
-        for snapshot in (self.snapshot, None) if self.snapshot else (None,):
-            sandbox = await self._running_sandbox()
-            report = await self._start_bash(sandbox, snapshot)
-            if report is not None:
-                return self._started(report, restored=snapshot is self.snapshot)
-            if self._bash is not None:
+        notes = []
+        sandbox, report = await self._start_bash()
+        if self.snapshot is not None:
+            restored = await self._restore(sandbox, self.snapshot)
+            if restored is None:
+                assert self._bash is not None
                 await end_shell(sandbox, self._mailbox, self._bash)
-            else:
-                await sandbox.destroy()
-        raise SandboxUnavailable("The shell does not start. End the session to get a fresh sandbox.")
+                sandbox, restored = await self._start_bash()
+                notes.append("Its state could not be brought back: variables and functions are gone.")
+            elif self._state_missed:
+                notes.append("What the last commands changed was too large to keep; its state is older.")
+            report = restored
+        self._idle_processes = frozenset()
+        self._keep(report)
+        return notes
 
-    async def execute(
-        self, name: str, command: bytes, until: float, on_files: Callable[[CommandFiles], None]
-    ) -> Ending:
+    async def execute(self, command: bytes, until: float, on_files: Callable[[CommandFiles], None]) -> Ending:
         """Run `command`, at most until the moment `until` of the loop's clock.
 
-        `name` is new for each command; `on_files` gets the read ends of its output before it starts. Raises
-        SandboxUnavailable when it did not run, or when no shell can be had after it.
+        `on_files` gets the read ends of its output before it starts. Raises SandboxUnavailable when it did
+        not run, or when no shell can be had after it.
         """
+        name = secrets.token_hex(4)
         notes = await self._revive()
-        restarted = bool(notes)
-        sandbox, bash = self._sandbox, self._bash
-        assert sandbox is not None and bash is not None
         try:
             try:
                 files = self._exchange.prepare(name, command)
@@ -97,8 +103,12 @@ class Shell:
                     f"The command was not run, its files cannot be made: {error.strerror}."
                 ) from error
             on_files(files)
-            before = self._idle_processes or await _identities(sandbox)
-            sandbox.source(files.script, files.stdout, files.stderr, self._status)
+            sandbox, bash, before = await self._idle()
+            if not sandbox.source(files.script, files.stdout, files.stderr, self._status):
+                notes += await self._restart(SandboxDeath())
+                sandbox, bash, before = await self._idle()
+                sandbox.source(files.script, files.stdout, files.stderr, self._status)
+            restarted = bool(notes)
             answer = await self._answer(sandbox, until)
             stop = answer if isinstance(answer, Stop) else None
             timed_out = answer is None
@@ -148,6 +158,8 @@ class Shell:
         while (now := loop.time()) < until:
             if answer := await self._mailbox.answer_or_stop(min(until, now + _LOOK_SECONDS)):
                 return answer
+            if not sandbox.running:
+                return SandboxDeath()
             if not sandbox.all_read():
                 silent_at = None
             elif not asked:
@@ -170,38 +182,31 @@ class Shell:
             self._sandbox = await Sandbox.launch(self._launcher, self._mailbox)
         return self._sandbox
 
-    async def _start_bash(self, sandbox: Sandbox, snapshot: Snapshot | None) -> Report | None:
-        """The first report of a new shell that has the snapshot's state; None when there is none in time."""
-        until = asyncio.get_running_loop().time() + _START_SECONDS
+    async def _start_bash(self) -> tuple[Sandbox, Report]:
+        """A fresh shell and its first report; in a fresh sandbox when the one that there is gives none."""
         self._bash = None
-        sandbox.start_shell()
-        report = await self._mailbox.answer(until)
-        if not isinstance(report, Report):
-            return None
-        self._bash = await _child(sandbox, report.pid)
-        if self._bash is None or snapshot is None:
-            return report if self._bash is not None else None
-        name = "restore"
+        for _ in range(2):
+            sandbox = await self._running_sandbox()
+            sandbox.start_shell()
+            report = await self._mailbox.answer(asyncio.get_running_loop().time() + _START_SECONDS)
+            if isinstance(report, Report):
+                self._bash = await _child(sandbox, report.pid)
+            if isinstance(report, Report) and self._bash is not None:
+                return sandbox, report
+            await sandbox.destroy()
+        raise SandboxUnavailable("The shell does not start. End the session to get a fresh sandbox.")
+
+    async def _restore(self, sandbox: Sandbox, snapshot: Snapshot) -> Report | None:
+        name = secrets.token_hex(4)
         try:
-            self._exchange.remove(name)
             path = self._exchange.write(name, restore_script(snapshot))
             sandbox.source(path, "/dev/null", "/dev/null", last_status=0)
-            report = await self._mailbox.answer(until)
+            report = await self._mailbox.answer(asyncio.get_running_loop().time() + _START_SECONDS)
         except OSError:
-            return None
+            return None  # the exchange directory is full or gone; the shell works without its state
         finally:
             self._exchange.remove(name)
         return report if isinstance(report, Report) else None
-
-    def _started(self, report: Report, *, restored: bool) -> list[str]:
-        notes = []
-        if not restored:
-            notes.append("Its earlier state could not be brought back: variables and functions are gone.")
-        elif self._state_missed:
-            notes.append("What the last commands changed was too large to keep; the state is an older one.")
-        self._idle_processes = frozenset()
-        self._keep(report)
-        return notes
 
     def _keep(self, report: Report) -> None:
         self._cwd = report.cwd
@@ -210,12 +215,28 @@ class Shell:
             self.snapshot = report.snapshot
 
     async def _revive(self) -> list[str]:
-        """Have a shell that works, though something may have ended it since the last command."""
-        if self._sandbox is None or not self._sandbox.running:
+        """Have a shell that works, though something may have happened to it since the last command."""
+        sandbox = self._sandbox
+        if sandbox is None or not sandbox.running:
             return await self._restart(SandboxDeath())
-        if self._bash is not None and processes.still_runs(self._bash):
-            return []
-        return ["The shell had ended since the last command and was started again.", *await self.start()]
+        if self._bash is None or not processes.still_runs(self._bash):
+            return ["The shell had ended since the last command and was started again.", *await self.start()]
+        if not sandbox.all_read() and not await self._reports(sandbox):
+            await sandbox.destroy()
+            return await self._restart(SandboxDeath())
+        return []
+
+    async def _idle(self) -> tuple[Sandbox, Process, frozenset[Identity]]:
+        """The sandbox, the shell, and the processes that are there before a command."""
+        assert self._sandbox is not None and self._bash is not None
+        return self._sandbox, self._bash, self._idle_processes or await _identities(self._sandbox)
+
+    async def _reports(self, sandbox: Sandbox) -> bool:
+        """Whether the shell gets to its prompt, though lines lie in its input; they may be the sandbox's."""
+        sandbox.request_report()
+        return isinstance(
+            await self._mailbox.answer(asyncio.get_running_loop().time() + _SILENCE_SECONDS), Report
+        )
 
     async def _restart(self, answer: Answer) -> list[str]:
         """After a command that cost the shell, or the sandbox."""

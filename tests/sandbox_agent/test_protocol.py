@@ -1,0 +1,117 @@
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandbox_agent import protocol
+from sandbox_agent.protocol import ExitReader, Report, ReportReader, ShellExit
+from sandbox_agent.snapshot import Snapshot
+
+SNAPSHOT = Snapshot(b"/home", b"variables\n", b"functions\n", b"aliases\n", b"umask 0022\n")
+FRAME = b"\0cafe 7 123\0/home\0variables\n\0functions\n\0aliases\n\0umask 0022\n\0cafe."
+REPORT = Report(7, 123, b"/home", SNAPSHOT)
+
+
+def read(reader: ReportReader, *chunks: bytes) -> list[Report]:
+    return [report for chunk in chunks if (report := reader.feed(chunk)) is not None]
+
+
+def expecting(nonce: str) -> ReportReader:
+    reader = ReportReader()
+    reader.expect(nonce)
+    return reader
+
+
+def test_a_report_carries_status_pid_directory_and_state() -> None:
+    assert read(expecting("cafe"), FRAME) == [REPORT]
+
+
+@given(st.lists(st.integers(0, len(FRAME)), max_size=8))
+def test_a_report_may_arrive_in_any_pieces(cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), len(FRAME)]
+    pieces = [FRAME[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    assert read(expecting("cafe"), *pieces) == [REPORT]
+
+
+@given(st.binary(max_size=200), st.binary(max_size=200))
+def test_noise_around_a_report_does_not_hide_it(before: bytes, after: bytes) -> None:
+    assert read(expecting("cafe"), before, FRAME, after) == [REPORT]
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        b"\0beef 0 1\0/\0a\0b\0c\0d\0beef.",
+        b"\0cafe 256 123\0/\0a\0b\0c\0d\0cafe.",
+        b"\0cafe -1 123\0/\0a\0b\0c\0d\0cafe.",
+        b"\0cafe 0\0/\0a\0b\0c\0d\0cafe.",
+        b"\0cafe 0 99999999999\0/\0a\0b\0c\0d\0cafe.",
+        b"\0cafe 0 1\0/\0a\0b\0c\0cafe.",
+        b"\0cafe 0 1\0/\0a\0b\0c\0d\0e\0cafe.",
+        b"\0cafe \0cafe.",
+        b"\0cafe 1 1\0" + b"d" * 70_000 + b"\0a\0b\0c\0d\0cafe.",
+        "\0cafe ١ 1\0/\0a\0b\0c\0d\0cafe.".encode(),
+    ],
+)
+def test_an_invalid_frame_is_noise_and_the_real_report_still_counts(forged: bytes) -> None:
+    assert read(expecting("cafe"), forged) == []
+    assert read(expecting("cafe"), forged, FRAME) == [REPORT]
+
+
+def test_only_the_first_report_for_a_request_counts() -> None:
+    assert read(expecting("cafe"), FRAME, FRAME) == [REPORT]
+
+
+def test_a_report_for_an_earlier_request_does_not_count() -> None:
+    reader = expecting("cafe")
+    reader.feed(FRAME[:20])
+    reader.expect("f00d")
+    assert read(reader, FRAME[20:], FRAME) == []
+    assert read(reader, FRAME.replace(b"cafe", b"f00d")) == [REPORT]
+
+
+def test_a_large_state_is_dropped_and_the_rest_of_the_report_kept() -> None:
+    huge = b"x" * (protocol.SNAPSHOT_LIMIT_BYTES + 1)
+    frame = FRAME.replace(b"variables\n", huge)
+    pieces = [frame[at : at + 65_536] for at in range(0, len(frame), 65_536)]
+    assert read(expecting("cafe"), *pieces) == [Report(7, 123, b"/home", None)]
+
+
+def test_memory_stays_bounded_under_endless_noise_with_and_without_a_frame_begun() -> None:
+    for begin in (b"", b"\0cafe 0 1\0/\0"):
+        reader = expecting("cafe")
+        reader.feed(begin)
+        for _ in range(200):
+            assert reader.feed(b"z" * 65_536) is None
+        assert len(reader._buffer) <= protocol.SNAPSHOT_LIMIT_BYTES + 65_536
+
+
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        ([b"cafe 3\n"], [ShellExit(3)]),
+        ([b"ca", b"fe 3", b"\n"], [ShellExit(3)]),
+        ([b"beef 3\n"], []),
+        ([b"cafe 256\n"], []),
+        ([b"x" * 500 + b"\n", b"cafe 137\n"], [ShellExit(137)]),
+        ([b"cafe 3\n", b"cafe 4\n"], [ShellExit(3)]),
+    ],
+)
+def test_the_end_of_a_shell_counts_with_its_nonce_only(
+    chunks: list[bytes], expected: list[ShellExit]
+) -> None:
+    reader = ExitReader()
+    reader.expect("cafe")
+    assert [answer for chunk in chunks if (answer := reader.feed(chunk))] == expected
+
+
+@pytest.mark.parametrize("status", [0, 1, 255])
+def test_the_status_of_the_command_before_is_seen_by_the_next(status: int, tmp_path: object) -> None:
+    script = f"{tmp_path}/it's a script"
+    with open(script, "w") as file:
+        file.write("echo $?")
+    line = protocol.source_line(script, "/dev/stdout", "/dev/stderr", last_status=status, reports_fd=9)
+    setup = protocol.start_lines("n").split(b"\n", 1)[1]
+    done = subprocess.run(["bash", "--norc", "-c", setup + line], capture_output=True, check=True)
+    assert done.stdout == b"%d\n" % status
