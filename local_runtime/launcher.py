@@ -20,13 +20,16 @@ from local_runtime import bubblewrap, isolation, rlimits
 from local_runtime.bubblewrap import SystemFiles, View
 from local_runtime.cgroups import SessionGroups
 from local_runtime.identity import Identity
+from sandbox_agent import processes
 from sandbox_agent.launch import Launched
+from sandbox_agent.processes import Process
 
 log = logging.getLogger(__name__)
 
 _STEP_SECONDS = 15.0
 _MAX_REPORT_BYTES = 16_384
 _MEBIBYTE = 1 << 20
+_NO_PROCESS = Process(pid=0, start_ticks=0, parent=0, state="X")
 
 
 class LaunchFailed(SandboxUnavailable):
@@ -59,10 +62,10 @@ class BubblewrapLauncher:
     ) -> None:
         self.exchange = view.exchange
         self.fifo_owner = (identity.uid, identity.gid) if identity.own else None
-        self.root_pid = 0
-        """The first process of the sandbox that was launched last, and the inode number of its network
-        namespace."""
+        self.root = _NO_PROCESS
+        """The first process of the sandbox that was launched last."""
         self.network_namespace = 0
+        """The inode number of its network namespace."""
         self._program = program
         self._view = view
         self._system = system
@@ -162,6 +165,7 @@ class BubblewrapLauncher:
         pidfd = os.pidfd_open(pid)
         try:
             found = isolation.namespaces_of(pid)
+            root = processes.read_process(pid)
             # Still alive, so the numbers are those of this process and not of a later one of the same pid.
             signal.pidfd_send_signal(pidfd, 0)
         finally:
@@ -170,7 +174,8 @@ class BubblewrapLauncher:
         faults = isolation.namespace_faults(found, isolation.namespaces_of("self"), reported)
         if faults:
             raise ValueError(f"the sandbox {' and '.join(faults)}")
-        self.root_pid, self.network_namespace = pid, found.inodes["net"]
+        assert root is not None
+        self.root, self.network_namespace = root, found.inodes["net"]
         return pid
 
 

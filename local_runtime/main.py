@@ -86,7 +86,7 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
     )
     parser.add_argument("--state-dir", type=Path, metavar="DIR", help=f"default {own_state_directory()}")
     parser.add_argument(
-        "--secrets-dir", type=Path, metavar="DIR", help="Secrets' and ConfigMaps' keys, as files NAME/KEY"
+        "--secrets-dir", type=Path, metavar="DIR", help="keys of Secrets and ConfigMaps: files NAME/KEY"
     )
     who = parser.add_mutually_exclusive_group()
     who.add_argument("--token-file", type=Path, metavar="FILE", help="the token that clients must send")
@@ -112,8 +112,8 @@ def listen_address(text: str) -> tuple[str, int]:
         raise argparse.ArgumentTypeError(f"{host!r} is no IP address; give 127.0.0.1 or [::1]") from None
     if not address.is_loopback:
         raise argparse.ArgumentTypeError(
-            f"{host} can be reached from other machines, and the server speaks plain HTTP: the token could be "
-            "read on the way. Listen on 127.0.0.1 and let an SSH tunnel or a TLS proxy forward to it"
+            f"{host} can be reached from other machines, and over plain HTTP the token could be read on the "
+            "way. Listen on 127.0.0.1 and let an SSH tunnel or a TLS proxy forward to it"
         )
     return host, int(port)
 

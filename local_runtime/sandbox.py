@@ -85,6 +85,10 @@ class Sandbox:
         await self._guard.before_command()
         outcome = await self.shell.run(command, timeout_seconds, on_progress)
         await self._guard.after_command(busy=self.shell.running or bool(outcome.background))
+        stopped = self._guard.full is not None and self._guard.full.reason in outcome.notes
+        if stopped and outcome.exit_code == 0:
+            # A loop that is interrupted between two commands leaves the status of the last one.
+            outcome = replace(outcome, exit_code=128 + signal.SIGKILL)
         causes = [self.launcher.cause_of_death(), self._guard.full and self._guard.full.reason]
         missing = [cause for cause in causes if cause and cause not in outcome.notes]
         return replace(outcome, notes=(*outcome.notes, *missing)) if missing else outcome
@@ -96,8 +100,10 @@ class Sandbox:
         await asyncio.shield(self._closing)
 
     def forbid_writing(self, forbidden: bool) -> None:
-        root = self.launcher.root_pid
-        for pid in (root, *processes.descendants(root)):
+        root = self.launcher.root
+        if not processes.still_runs(root):
+            return
+        for pid in (root.pid, *processes.descendants(root)):
             try:
                 rlimits.limit_file_size(pid, 0 if forbidden else None)
             except ProcessLookupError:
@@ -110,8 +116,9 @@ class Sandbox:
         deadline = time.monotonic() + _STOP_SECONDS
         while self.shell.running and time.monotonic() < deadline:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(_STOP_POLL_SECONDS)
-        for process in processes.descendants(self.launcher.root_pid).values():
-            if process != self.shell.shell_process:
+        shell = self.shell.shell_process
+        for process in processes.descendants(self.launcher.root).values():
+            if shell is None or process.identity != shell.identity:
                 processes.send_signal(process, signal.SIGKILL)
 
     async def _close(self, reason: str) -> None:

@@ -17,6 +17,7 @@ _OPEN_HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _STAT_BLOCK_BYTES = 512  # st_blocks, stat(2)
 # What a file costs at least: empty files use up inodes, which the disk has a fixed number of.
 ENTRY_BYTES = 1024
+_READABLE = stat.S_IRUSR | stat.S_IXUSR
 # How many levels on the way down are held open, to go on from when a deeper one was moved away.
 _HELD_LEVELS = 32
 
@@ -34,7 +35,8 @@ class Size:
 def measure(directory: int, *, stop_at_bytes: int) -> Size:
     """The disk space of what is below an open directory, counted until it exceeds `stop_at_bytes`.
 
-    A file with several names counts once. Blocks the thread for about 3 s per million entries. Raises OSError
+    A file with several names counts once. A directory that its owner may not read gets a mode that lets him,
+    when that is this process's user. Blocks the thread for about 3 s per million entries. Raises OSError
     when the directory itself cannot be read.
     """
     started = time.monotonic()
@@ -151,18 +153,27 @@ def remove(holder: int, name: str) -> None:
     moved = 0
     while waiting:
         current = waiting.pop()
-        with _opened(current, holder, writable=True) as fd:
+        with _opened(current, holder) as fd:
             for entry in _entries(fd):
                 if not entry.is_dir(follow_symlinks=False):
                     os.unlink(entry.name, dir_fd=fd)
                     continue
                 # Moving a directory writes its `..`, for which its owner needs the right to write, rename(2).
-                with _opened(entry.name, fd, writable=True):
+                with _opened(entry.name, fd):
                     pass
                 moved += 1
                 waiting.append(f"{name}.{moved}")
                 os.rename(entry.name, waiting[-1], src_dir_fd=fd, dst_dir_fd=holder)
         os.rmdir(current, dir_fd=holder)
+
+
+@contextmanager
+def _opened(name: str, directory: int) -> Iterator[int]:
+    fd = _open_as_owner(name, directory, bits=stat.S_IRWXU)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _entries(fd: int) -> Iterator[os.DirEntry[str]]:
@@ -175,36 +186,23 @@ def _entries(fd: int) -> Iterator[os.DirEntry[str]]:
         yield from batch
 
 
-@contextmanager
-def _opened(name: str, directory: int, *, writable: bool) -> Iterator[int]:
-    fd = _open_as_owner(name, directory, writable=writable)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _open_as_owner(name: str, directory: int, *, writable: bool = False) -> int:
-    """Open a subdirectory also when its mode forbids that to its owner, who is who measures and removes it
-    when the server is not root. `writable` leaves it so that entries can be removed; otherwise the mode is as
-    before. Raises OSError."""
+def _open_as_owner(name: str, directory: int, *, bits: int = _READABLE) -> int:
+    """Open a subdirectory. Whoever is not root cannot look into his own directory when its mode forbids it,
+    so what is missing of `bits` is added to the mode; as root nothing is missing. Raises OSError."""
     try:
         fd = os.open(name, _OPEN_DIRECTORY, dir_fd=directory)
     except PermissionError:
         handle = os.open(name, _OPEN_HANDLE, dir_fd=directory)
         try:
-            mode = stat.S_IMODE(os.fstat(handle).st_mode)
             # fchmod(2) refuses an O_PATH descriptor, its name in /proc does not.
             same = Path(f"/proc/self/fd/{handle}")
-            same.chmod(mode | stat.S_IRWXU)
-            try:
-                fd = os.open(same, _OPEN_DIRECTORY & ~os.O_NOFOLLOW)
-            finally:
-                same.chmod(mode)
+            same.chmod(stat.S_IMODE(os.fstat(handle).st_mode) | bits)
+            return os.open(same, _OPEN_DIRECTORY & ~os.O_NOFOLLOW)
         finally:
             os.close(handle)
-    if writable:
-        os.fchmod(fd, stat.S_IRWXU)
+    mode = os.fstat(fd).st_mode
+    if mode & bits != bits and os.geteuid() != 0:
+        os.fchmod(fd, stat.S_IMODE(mode) | bits)
     return fd
 
 
