@@ -53,6 +53,10 @@ format: $(VENV)/.dev ## Rewrite the sources in the project's style
 crd: $(VENV)/.runtime ## Write config/crd from the API models
 	$(BIN)/python -m cli_mcp.crd > config/crd/climcpinstances.yaml
 
+.PHONY: rbac
+rbac: $(VENV)/.runtime ## Write Metacontroller's rights from what the hooks make
+	$(BIN)/python -m hooks.rbac > metacontroller/install/role.yaml
+
 .PHONY: conformance
 conformance: $(VENV)/.dev $(VENV)/.bubblewrap .venv-node/.ready ## The MCP conformance suite, both protocol eras
 	PATH="$(CURDIR)/.venv-node/bin:$$PATH" $(BIN)/python -m tests.conformance.run

@@ -23,7 +23,7 @@ from cli_mcp import names
 from cli_mcp.api import pod as pod_api
 from cli_mcp.api.instance import DEFAULT_WORKSPACE_SIZE, InstanceSpec
 from cli_mcp.api.model import ApiModel
-from cli_mcp.sandbox_environment import OPERATOR_OWNED_ENV
+from cli_mcp.sandbox_environment import OPERATOR_OWNED_ENV, sandbox_environment
 from cli_mcp.session_keys import SessionKey
 from hooks.canonical import canonical_quantity, canonical_resources, canonical_tolerations
 from hooks.generated import GeneratedSecret, encoded_data
@@ -283,7 +283,7 @@ def _sandbox_values(inputs: Inputs) -> Values:
     return {
         "cluster_dns": sandbox.dns == "cluster",
         "proxy_ip": inputs.proxy_address if sandbox.dns == "none" else "",
-        "proxy_url": f"http://{inputs.parent.names.proxy}:{names.PROXY_PORT}",
+        "operator_env": sandbox_environment(f"http://{inputs.parent.names.proxy}:{names.PROXY_PORT}"),
         "runtime_class": sandbox.runtime_class_name or "",
         "node_selector": dict(sandbox.node_selector),
         "tolerations": canonical_tolerations([_plain(toleration) for toleration in sandbox.tolerations]),

@@ -92,13 +92,10 @@ def test_a_child_that_must_stay_is_returned_whole_when_its_annotation_is_forged(
 
 
 def test_the_data_of_a_secret_is_kept_as_it_is_now() -> None:
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "ns"}}
+    identity = {"name": "s", "namespace": "ns"}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": identity}
     annotation = {ANNOTATION_LAST_APPLIED: json.dumps({**secret, "data": {"key": "b2xk"}})}
-    stored = {
-        **secret,
-        "metadata": {**secret["metadata"], "annotations": annotation},
-        "data": {"key": "bmV3"},
-    }  # type: ignore[dict-item]
+    stored = {**secret, "metadata": identity | {"annotations": annotation}, "data": {"key": "bmV3"}}
     assert kept(stored) == {**secret, "data": {"key": "bmV3"}}
 
 

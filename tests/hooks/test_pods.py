@@ -47,7 +47,7 @@ def pod(
     ],
 )
 def test_a_pods_role_follows_from_its_labels(
-    labels: dict[str, str], metadata: dict[str, str], role: Role
+    labels: dict[str, str], metadata: dict[str, Any], role: Role
 ) -> None:
     assert observe_pod(pod(labels, **metadata), PARENT).role is role
 

@@ -346,7 +346,7 @@ def test_a_deleted_child_comes_back_and_takes_no_sandbox_with_it(world: World, k
 
 def test_a_policy_that_was_tampered_with_closes_the_gate_until_it_is_mended(world: World) -> None:
     settled(world, {"sandbox": {"warmPoolSize": 1}, "proxy": ALLOWLIST})
-    body = {"spec": {"egress": [{}]}}
+    body: Object = {"spec": {"egress": [{}]}}
     world.api.patch("networkpolicies.networking.k8s.io", NAMESPACE, "cli-mcp-demo-sandbox", body)
     world.controller.deliver()
     world.controller.sync_next()

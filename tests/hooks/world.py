@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 NAMESPACE = "default"
 SETTINGS = Settings(image="registry.example.com/cli-mcp:1", sandbox_image="registry.example.com/sandbox:1")
 CONTROLLER = ControllerSettings.from_manifest(
-    yaml.safe_load((ROOT / "metacontroller/composite-controller.yaml").read_text())
+    yaml.safe_load((ROOT / "metacontroller/controller/composite-controller.yaml").read_text())
 )
 ALLOWLIST = {"targets": [{"type": "allowlist", "domains": ["pypi.org", "registry.example.com:5000"]}]}
 KUBERNETES = {"targets": [{"type": "kubernetes"}]}
