@@ -46,7 +46,8 @@ class Call:
     def result(self) -> SessionOutcome:
         """The outcome of a call that is done; raises what its command raised, or CallCancelled."""
         if self.task.cancelled():
-            raise CallCancelled(f"{self.cancelled_because}; the command was interrupted.")
+            because = self.cancelled_because or "The sandbox gave up"
+            raise CallCancelled(f"{because}; the command was interrupted.")
         return self.task.result()
 
     def cancel(self, because: str = "The client went away") -> None:

@@ -14,7 +14,7 @@ from mcp_server.app import calls_of
 
 # Connections beyond this are answered 503: each may hold a request of several megabytes.
 MAX_CONNECTIONS = 2_000
-HEAD_TIMEOUT_SECONDS = 20.0
+SLOW_CLIENT_SECONDS = 20.0
 _KEEP_ALIVE_SECONDS = 75
 _MAX_HEAD_BYTES = 64 * 1024
 # How long answers may take to be sent once their commands have ended.
@@ -22,36 +22,49 @@ _FLUSH_SECONDS = 5
 
 
 class _Protocol(H11Protocol):
-    """Closes a connection whose request head does not come in time; uvicorn alone would wait without end.
+    """Hangs up on a client that is slow to send what is next; uvicorn alone would wait without end.
 
     h11, not httptools: it strips the whitespace around header values as RFC 9112 section 5.1 asks.
     """
 
-    _head_deadline: asyncio.TimerHandle | None = None
+    _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._expect_head()
+        self._watch()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE and self._head_deadline is None:
-            self._expect_head()
-        elif self.conn.their_state is not h11.IDLE and self._head_deadline is not None:
-            self._head_deadline.cancel()
-            self._head_deadline = None
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY:
+            self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._head_deadline is not None:
-            self._head_deadline.cancel()
+        self._forget_deadline()
         super().connection_lost(exc)
 
-    def _expect_head(self) -> None:
-        self._head_deadline = self.loop.call_later(HEAD_TIMEOUT_SECONDS, self._head_is_late)
+    def _watch(self) -> None:
+        if not self._waits_for_client():
+            self._forget_deadline()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(SLOW_CLIENT_SECONDS, self._hang_up)
 
-    def _head_is_late(self) -> None:
-        if self.conn.their_state is h11.IDLE:
+    def _waits_for_client(self) -> bool:
+        """For a head, or for the rest of a body that nobody reads. Whoever reads a body times it as well."""
+        unwanted = self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE
+        return unwanted or self.conn.their_state is h11.IDLE
+
+    def _hang_up(self) -> None:
+        if self._waits_for_client():
             self.transport.close()
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
 
 class _Server(uvicorn.Server):

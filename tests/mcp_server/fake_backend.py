@@ -41,6 +41,10 @@ class FakeBackend:
     interrupted: list[str] = field(default_factory=list)
     running: int = 0
 
+    def reset(self) -> None:
+        """As it was made; nothing may be running."""
+        vars(self).update(vars(FakeBackend()))
+
     async def run(
         self, session: SessionKey, command: str, timeout_seconds: float, on_progress: ProgressCallback
     ) -> SessionOutcome:

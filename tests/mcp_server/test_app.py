@@ -1,7 +1,9 @@
 import pytest
 
 from mcp_server.backend import Readiness, SessionKey
-from tests.mcp_server.fake_backend import FakeBackend, running_server
+from tests.mcp_server.fake_backend import FakeBackend, RunningServer, running_server
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_health_tells_whether_sessions_can_be_served_and_why_not() -> None:
@@ -25,15 +27,17 @@ async def test_health_tells_whether_sessions_can_be_served_and_why_not() -> None
         ("POST", "/health", 405),
     ],
 )
-async def test_a_wrong_path_or_method_is_answered_readably(method: str, path: str, status: int) -> None:
-    async with running_server() as server, server.http() as http:
+async def test_a_wrong_path_or_method_is_answered_readably(
+    server: RunningServer, method: str, path: str, status: int
+) -> None:
+    async with server.http() as http:
         answer = await http.request(method, path)
         assert answer.status_code == status
         assert isinstance(answer.json()["error"], str)
 
 
-async def test_the_wrong_path_of_an_mcp_client_is_told_the_right_one() -> None:
-    async with running_server() as server, server.http() as http:
+async def test_the_wrong_path_of_an_mcp_client_is_told_the_right_one(server: RunningServer) -> None:
+    async with server.http() as http:
         assert "/mcp" in (await http.post("/")).json()["error"]
 
 
@@ -45,8 +49,10 @@ async def test_the_wrong_path_of_an_mcp_client_is_told_the_right_one() -> None:
         ("/sessions/s1?workspace=false", False),
     ],
 )
-async def test_delete_ends_the_callers_session(path: str, delete_workspace: bool) -> None:
-    async with running_server() as server, server.http() as http:
+async def test_delete_ends_the_callers_session(
+    server: RunningServer, path: str, delete_workspace: bool
+) -> None:
+    async with server.http() as http:
         answer = await http.delete(path)
         assert (answer.status_code, answer.content) == (204, b"")
         assert server.backend.ended == [(SessionKey("local", "s1"), delete_workspace)]
@@ -64,8 +70,10 @@ async def test_delete_ends_the_callers_session(path: str, delete_workspace: bool
         ("/sessions/of-another", 403, "another caller"),
     ],
 )
-async def test_a_delete_that_cannot_be_done_says_why(path: str, status: int, words: str) -> None:
-    async with running_server() as server, server.http() as http:
+async def test_a_delete_that_cannot_be_done_says_why(
+    server: RunningServer, path: str, status: int, words: str
+) -> None:
+    async with server.http() as http:
         answer = await http.delete(path)
         assert answer.status_code == status
         assert words in answer.json()["error"]
@@ -98,8 +106,8 @@ async def test_metrics_count_refusals_and_show_the_state() -> None:
             assert line in answer.text
 
 
-async def test_nothing_that_a_client_chooses_becomes_a_label() -> None:
-    async with running_server() as server, server.http() as http:
+async def test_nothing_that_a_client_chooses_becomes_a_label(server: RunningServer) -> None:
+    async with server.http() as http:
         for n in range(20):
             await http.get(f"/nothing-{n}", headers={"Host": f"host-{n}", "X-Session-ID": f"session-{n}"})
         exposed = (await http.get("/metrics")).text
@@ -108,6 +116,6 @@ async def test_nothing_that_a_client_chooses_becomes_a_label() -> None:
         assert "session-" not in exposed
 
 
-async def test_answers_do_not_name_the_software() -> None:
-    async with running_server() as server, server.http() as http:
+async def test_answers_do_not_name_the_software(server: RunningServer) -> None:
+    async with server.http() as http:
         assert "server" not in (await http.get("/live")).headers

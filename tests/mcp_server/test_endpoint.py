@@ -31,6 +31,8 @@ from tests.mcp_server.fake_backend import (
     running_server,
 )
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 Mode = Literal["auto", "legacy"]
 VERSION_OF_MODE = {"auto": "2026-07-28", "legacy": "2025-11-25"}
 ACCEPT = "application/json, text/event-stream"
@@ -56,8 +58,10 @@ def content_of(result: CallToolResult) -> dict[str, Any]:
 
 
 @both_eras
-async def test_a_session_from_listing_the_tool_to_a_failing_command(mode: Mode) -> None:
-    async with running_server() as server, server.client(mode) as client:
+async def test_a_session_from_listing_the_tool_to_a_failing_command(
+    server: RunningServer, mode: Mode
+) -> None:
+    async with server.client(mode) as client:
         assert client.protocol_version == VERSION_OF_MODE[mode]
         assert client.instructions is not None
         assert "X-Session-ID" in client.instructions
@@ -95,9 +99,9 @@ async def test_a_session_from_listing_the_tool_to_a_failing_command(mode: Mode) 
     ],
 )
 async def test_a_call_that_cannot_be_meant_is_a_tool_error_that_says_what_to_send(
-    mode: Mode, headers: dict[str, str], arguments: dict[str, Any], words: str
+    server: RunningServer, mode: Mode, headers: dict[str, str], arguments: dict[str, Any], words: str
 ) -> None:
-    async with running_server() as server, server.client(mode, headers) as client:
+    async with server.client(mode, headers) as client:
         result = await client.call_tool("bash", arguments)
         assert result.is_error
         assert words in text_of(result)
@@ -148,8 +152,16 @@ async def test_neither_commands_nor_output_are_logged(caplog: pytest.LogCaptureF
     backend = FakeBackend(outcome(b"output-secret"), error=RuntimeError("x"))
     async with running_server(backend) as server, server.http() as http:
         for version in ("2026-07-28", "2025-11-25"):
-            for command in ("echo command-secret", "fail"):
-                await post(http, call(command), version)
+            for message in (
+                call("echo command-secret"),
+                call("fail"),
+                call("x", name=["command-secret"]),
+                call("x", arguments="command-secret"),
+                call("x", name="command-secret"),
+                {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": "command-secret"},
+                {"jsonrpc": "2.0", "id": 1, "method": "command-secret"},
+            ):
+                await post(http, message, version)
     assert "command-secret" not in caplog.text
     assert "output-secret" not in caplog.text
     assert TOKEN not in caplog.text
@@ -170,13 +182,13 @@ async def test_the_largest_results_reach_the_sdks_client_as_events(mode: Mode, f
 
 
 @both_eras
-async def test_progress_is_reported_while_a_command_runs(mode: Mode) -> None:
+async def test_progress_is_reported_while_a_command_runs(server: RunningServer, mode: Mode) -> None:
     reports: list[tuple[float, float | None, str | None]] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
         reports.append((progress, total, message))
 
-    async with running_server() as server, server.client(mode) as client:
+    async with server.client(mode) as client:
         await client.call_tool("bash", {"command": "sleep 0.8", "timeout": 9}, progress_callback=note)
     assert len(reports) >= 2
     assert [progress for progress, _, _ in reports] == sorted({progress for progress, _, _ in reports})
@@ -196,8 +208,8 @@ async def test_a_client_that_gives_up_interrupts_its_command(mode: Mode) -> None
 
 
 @both_eras
-async def test_an_unknown_tool_is_a_protocol_error(mode: Mode) -> None:
-    async with running_server() as server, server.client(mode) as client:
+async def test_an_unknown_tool_is_a_protocol_error(server: RunningServer, mode: Mode) -> None:
+    async with server.client(mode) as client:
         with pytest.raises(MCPError) as refusal:
             await client.call_tool("python", {})
         assert refusal.value.code == -32602
@@ -205,8 +217,8 @@ async def test_an_unknown_tool_is_a_protocol_error(mode: Mode) -> None:
 
 
 @both_eras
-async def test_two_hundred_calls_at_once_are_all_answered(mode: Mode) -> None:
-    async with running_server() as server, server.client(mode) as client:
+async def test_two_hundred_calls_at_once_are_all_answered(server: RunningServer, mode: Mode) -> None:
+    async with server.client(mode) as client:
         results = await asyncio.gather(
             *(client.call_tool("bash", {"command": f"sleep 0.{n % 4}"}) for n in range(200))
         )
@@ -238,13 +250,14 @@ def head_for(message: Any, version: str | None) -> dict[str, str]:
     if version == "2026-07-28" and isinstance(message, dict):
         headers["Mcp-Method"] = str(message.get("method"))
         if message.get("method") == "tools/call":
-            headers["Mcp-Name"] = message["params"]["name"]
+            headers["Mcp-Name"] = str(message["params"]["name"])
     return headers
 
 
 def body_for(message: Any, version: str | None) -> bytes:
     if version == "2026-07-28" and isinstance(message, dict):
-        message = message | {"params": message.get("params", {}) | {"_meta": META}}
+        params = message.get("params", {})
+        message = message | {"params": params | {"_meta": META} if isinstance(params, dict) else params}
     return json.dumps(message).encode()
 
 
@@ -272,32 +285,32 @@ async def metrics(server: RunningServer) -> str:
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
-async def test_every_handshake_version_is_agreed_to(version: str) -> None:
+async def test_every_handshake_version_is_agreed_to(server: RunningServer, version: str) -> None:
     params = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
-    async with running_server() as server, server.http() as http:
+    async with server.http() as http:
         answer = await post(http, hello, None)
         assert answer.body["result"]["protocolVersion"] == version
         assert "mcp-session-id" not in answer.body
 
 
-async def test_one_line_of_curl_is_enough_without_a_handshake() -> None:
-    async with running_server() as server, server.http() as http:
+async def test_one_line_of_curl_is_enough_without_a_handshake(server: RunningServer) -> None:
+    async with server.http() as http:
         answer = await post(http, call("echo hi"), None, {"Accept": "*/*"})
         assert answer.body["result"]["content"][0]["text"] == "hi\n"
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT", "OPTIONS", "HEAD"])
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/"])
-async def test_the_endpoint_takes_only_post(method: str, path: str) -> None:
-    async with running_server() as server, server.http({"Accept": ACCEPT}) as http:
+async def test_the_endpoint_takes_only_post(server: RunningServer, method: str, path: str) -> None:
+    async with server.http({"Accept": ACCEPT}) as http:
         answer = await http.request(method, path)
         assert answer.status_code == 405
         assert answer.headers["allow"] == "POST"
 
 
-async def test_a_trailing_slash_makes_no_difference() -> None:
-    async with running_server() as server, server.http() as http:
+async def test_a_trailing_slash_makes_no_difference(server: RunningServer) -> None:
+    async with server.http() as http:
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         answer = await http.post("/mcp/", json=ping, headers={"Accept": ACCEPT})
         assert answer.status_code == 200
@@ -305,16 +318,20 @@ async def test_a_trailing_slash_makes_no_difference() -> None:
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize("accept", ["text/event-stream", "application/json", "text/html"])
-async def test_a_client_must_accept_both_forms_of_an_answer(version: str, accept: str) -> None:
-    async with running_server() as server, server.http() as http:
+async def test_a_client_must_accept_both_forms_of_an_answer(
+    server: RunningServer, version: str, accept: str
+) -> None:
+    async with server.http() as http:
         assert (await post(http, call("x"), version, {"Accept": accept})).status == 406
         assert server.backend.calls == []
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded"])
-async def test_a_form_that_a_web_page_may_post_anywhere_is_refused(version: str, content_type: str) -> None:
-    async with running_server() as server, server.http() as http:
+async def test_a_form_that_a_web_page_may_post_anywhere_is_refused(
+    server: RunningServer, version: str, content_type: str
+) -> None:
+    async with server.http() as http:
         assert (await post(http, call("x"), version, {"Content-Type": content_type})).status == 400
         assert server.backend.calls == []
 
@@ -330,8 +347,8 @@ async def test_a_form_that_a_web_page_may_post_anywhere_is_refused(version: str,
     ],
     ids=lambda body: repr(body[:30]),
 )
-async def test_nonsense_is_the_clients_fault(version: str, body: bytes) -> None:
-    async with running_server() as server, server.http() as http:
+async def test_nonsense_is_the_clients_fault(server: RunningServer, version: str, body: bytes) -> None:
+    async with server.http() as http:
         answer = await http.post("/mcp", content=body, headers=head_for({"method": "ping"}, version))
         assert answer.status_code == 400
         assert "Traceback" not in answer.text
@@ -340,8 +357,10 @@ async def test_nonsense_is_the_clients_fault(version: str, body: bytes) -> None:
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize("request_id", [None, {}, [1], True, 1.5], ids=repr)
-async def test_a_call_that_could_not_be_answered_is_not_run(version: str, request_id: object) -> None:
-    async with running_server() as server, server.http() as http:
+async def test_a_call_that_could_not_be_answered_is_not_run(
+    server: RunningServer, version: str, request_id: object
+) -> None:
+    async with server.http() as http:
         answer = await post(http, call("x", request_id), version)
         assert answer.status in (202, 400)
         assert server.backend.calls == []
@@ -359,8 +378,10 @@ async def test_a_call_that_could_not_be_answered_is_not_run(version: str, reques
     ],
     ids=repr,
 )
-async def test_odd_arguments_are_tool_errors(version: str, params: dict[str, Any]) -> None:
-    async with running_server() as server, server.http() as http:
+async def test_odd_arguments_are_tool_errors(
+    server: RunningServer, version: str, params: dict[str, Any]
+) -> None:
+    async with server.http() as http:
         answer = await post(http, call("x", **params), version)
         refused = answer.body.get("result", {}).get("isError") or answer.status == 400
         assert refused, answer
@@ -368,21 +389,22 @@ async def test_odd_arguments_are_tool_errors(version: str, params: dict[str, Any
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
-async def test_the_session_header_is_missed_and_must_not_come_twice(version: str) -> None:
-    async with running_server() as server:
-        for values, words in (([], "X-Session-ID: my-session"), (["a", "a"], "2 times")):
-            message = call("x")
-            headers = [*head_for(message, version).items(), ("Authorization", f"Bearer {TOKEN}")]
-            headers += [("X-Session-ID", value) for value in values]
-            async with httpx2.AsyncClient(base_url=server.origin, trust_env=False) as http:
-                answer = await http.post("/mcp", content=body_for(message, version), headers=headers)
-            result = parse(answer.text)["result"]
-            assert result["isError"]
-            assert words in result["content"][0]["text"]
+async def test_the_session_header_is_missed_and_must_not_come_twice(
+    server: RunningServer, version: str
+) -> None:
+    for values, words in (([], "X-Session-ID: my-session"), (["a", "a"], "2 times")):
+        message = call("x")
+        headers = [*head_for(message, version).items(), ("Authorization", f"Bearer {TOKEN}")]
+        headers += [("X-Session-ID", value) for value in values]
+        async with httpx2.AsyncClient(base_url=server.origin, trust_env=False) as http:
+            answer = await http.post("/mcp", content=body_for(message, version), headers=headers)
+        result = parse(answer.text)["result"]
+        assert result["isError"]
+        assert words in result["content"][0]["text"]
 
 
-async def test_an_unknown_protocol_version_is_told_which_are_known() -> None:
-    async with running_server() as server, server.http() as http:
+async def test_an_unknown_protocol_version_is_told_which_are_known(server: RunningServer) -> None:
+    async with server.http() as http:
         meta = META | {"io.modelcontextprotocol/protocolVersion": "2031-01-01"}
         message = call("x", _meta=meta)
         headers = head_for(message, "2026-07-28") | {"MCP-Protocol-Version": "2031-01-01"}
@@ -392,22 +414,22 @@ async def test_an_unknown_protocol_version_is_told_which_are_known() -> None:
         assert "2026-07-28" in response.json()["error"]["data"]["supported"]
 
 
-async def test_a_protocol_session_of_an_earlier_server_does_no_harm() -> None:
-    async with running_server() as server, server.http() as http:
+async def test_a_protocol_session_of_an_earlier_server_does_no_harm(server: RunningServer) -> None:
+    async with server.http() as http:
         answer = await post(http, call("x"), "2025-11-25", {"Mcp-Session-Id": "from-before-the-restart"})
         assert answer.status == 200
         assert "result" in answer.body
 
 
-async def test_headers_that_contradict_the_body_are_refused() -> None:
-    async with running_server() as server, server.http() as http:
+async def test_headers_that_contradict_the_body_are_refused(server: RunningServer) -> None:
+    async with server.http() as http:
         answer = await post(http, call("x"), "2026-07-28", {"Mcp-Name": "other"})
         assert (answer.status, answer.body["error"]["code"]) == (400, -32020)
         assert server.backend.calls == []
 
 
-async def test_the_tool_list_may_be_kept_for_a_while() -> None:
-    async with running_server() as server, server.http() as http:
+async def test_the_tool_list_may_be_kept_for_a_while(server: RunningServer) -> None:
+    async with server.http() as http:
         listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
         result = (await post(http, listing, "2026-07-28")).body["result"]
         assert result["ttlMs"] >= 60_000
@@ -415,8 +437,8 @@ async def test_the_tool_list_may_be_kept_for_a_while() -> None:
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
-async def test_two_calls_with_one_request_id_do_not_collide(version: str) -> None:
-    async with running_server() as server, server.http() as http:
+async def test_two_calls_with_one_request_id_do_not_collide(server: RunningServer, version: str) -> None:
+    async with server.http() as http:
         answers = await asyncio.gather(*(post(http, call("sleep 0.2"), version) for _ in range(2)))
         assert [answer.body["result"]["isError"] for answer in answers] == [False, False]
 
@@ -434,8 +456,10 @@ def cancellation(request_id: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("request_id", [7, "seven"])
-async def test_a_cancelled_notification_interrupts_the_command(request_id: object) -> None:
-    async with running_server() as server, server.http() as http:
+async def test_a_cancelled_notification_interrupts_the_command(
+    server: RunningServer, request_id: object
+) -> None:
+    async with server.http() as http:
         waiting = asyncio.create_task(post(http, call("sleep 60", request_id), "2025-11-25"))
         await eventually(lambda: server.backend.running == 1)
         assert (await post(http, cancellation(request_id), "2025-11-25")).status == 202
@@ -445,8 +469,8 @@ async def test_a_cancelled_notification_interrupts_the_command(request_id: objec
         assert "cancelled" in answer.body["result"]["content"][0]["text"]
 
 
-async def test_every_one_of_many_cancellations_arrives() -> None:
-    async with running_server() as server, server.http() as http:
+async def test_every_one_of_many_cancellations_arrives(server: RunningServer) -> None:
+    async with server.http() as http:
         waiting = [asyncio.create_task(post(http, call("sleep 60", n), "2025-11-25")) for n in range(40)]
         await eventually(lambda: server.backend.running == 40)
         await asyncio.gather(*(post(http, cancellation(n), "2025-11-25") for n in range(40)))
@@ -465,9 +489,9 @@ async def test_every_one_of_many_cancellations_arrives() -> None:
     ],
 )
 async def test_a_cancellation_of_something_else_interrupts_nothing(
-    request_id: object, headers: dict[str, str]
+    server: RunningServer, request_id: object, headers: dict[str, str]
 ) -> None:
-    async with running_server() as server, server.http() as http:
+    async with server.http() as http:
         waiting = asyncio.create_task(post(http, call("sleep 0.6", 7), "2025-11-25"))
         await eventually(lambda: server.backend.running == 1)
         await post(http, cancellation(request_id), "2025-11-25", headers)
@@ -475,8 +499,10 @@ async def test_a_cancellation_of_something_else_interrupts_nothing(
         assert server.backend.interrupted == []
 
 
-async def test_a_cancellation_that_may_mean_either_of_two_calls_interrupts_none() -> None:
-    async with running_server() as server, server.http() as http:
+async def test_a_cancellation_that_may_mean_either_of_two_calls_interrupts_none(
+    server: RunningServer,
+) -> None:
+    async with server.http() as http:
         waiting = [asyncio.create_task(post(http, call("sleep 0.6", 7), "2025-11-25")) for _ in range(2)]
         await eventually(lambda: server.backend.running == 2)
         await post(http, cancellation(7), "2025-11-25")
@@ -485,8 +511,8 @@ async def test_a_cancellation_that_may_mean_either_of_two_calls_interrupts_none(
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
-async def test_a_connection_that_breaks_interrupts_the_command(version: str) -> None:
-    async with running_server() as server, server.http() as http:
+async def test_a_connection_that_breaks_interrupts_the_command(server: RunningServer, version: str) -> None:
+    async with server.http() as http:
         with pytest.raises(httpx2.ReadTimeout):
             await http.post(
                 "/mcp",

@@ -3,15 +3,23 @@ import json
 from dataclasses import replace
 
 import pytest
+from starlette.datastructures import Headers
 
 from mcp_server.authentication import Action, Caller, Forbidden, NoAuthentication, StaticToken
+from mcp_server.guards import Refusal, check_host, check_origin
 from mcp_server.settings import ServerSettings
 from tests.mcp_server.fake_backend import TOKEN, RunningServer, running_server
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 MCP_HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 LOOPBACK = ServerSettings()
 ANYWHERE = replace(LOOPBACK, allowed_hosts=None, allowed_origins=frozenset({"https://agents.example"}))
+
+
+def status_of(refusal: Refusal | None) -> int:
+    return 200 if refusal is None else refusal.status
 
 
 async def ping(server: RunningServer, headers: dict[str, str], path: str = "/mcp") -> tuple[int, str]:
@@ -40,8 +48,7 @@ async def ping(server: RunningServer, headers: dict[str, str], path: str = "/mcp
 async def test_on_loopback_only_its_own_names_are_answered(
     settings: ServerSettings, host: str, status: int
 ) -> None:
-    async with running_server(settings=settings) as server:
-        assert (await ping(server, {"Host": host}))[0] == status
+    assert status_of(check_host(Headers({"host": host}), settings)) == status
 
 
 @pytest.mark.parametrize(
@@ -63,8 +70,26 @@ async def test_on_loopback_only_its_own_names_are_answered(
 async def test_a_page_of_an_unlisted_origin_is_turned_away(
     settings: ServerSettings, origin: str, status: int
 ) -> None:
-    async with running_server(settings=settings) as server:
-        assert (await ping(server, {"Origin": origin}))[0] == status
+    assert status_of(check_origin(Headers({"origin": origin}), settings)) == status
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "localhost"}, 200),
+        ({"Host": "rebound.example"}, 421),
+        ({"Origin": "http://localhost:3000"}, 200),
+        ({"Origin": "https://agents.example"}, 403),
+    ],
+)
+@pytest.mark.parametrize("path", ["/live", "/metrics"])
+async def test_host_and_origin_are_checked_on_every_path(
+    server: RunningServer, headers: dict[str, str], status: int, path: str
+) -> None:
+    async with server.http() as http:
+        answer = await http.get(path, headers=headers)
+        assert answer.status_code == status
+        assert status == 200 or isinstance(answer.json()["error"], str)
 
 
 @pytest.mark.parametrize(
@@ -80,15 +105,15 @@ async def test_a_page_of_an_unlisted_origin_is_turned_away(
         ("", 401),
     ],
 )
-async def test_only_the_bearer_of_the_token_is_let_in(authorization: str, status: int) -> None:
-    async with running_server() as server:
-        assert (await ping(server, {"Authorization": authorization}))[0] == status
+async def test_only_the_bearer_of_the_token_is_let_in(
+    server: RunningServer, authorization: str, status: int
+) -> None:
+    assert (await ping(server, {"Authorization": authorization}))[0] == status
 
 
-async def test_a_token_of_strange_bytes_is_refused_like_any_other() -> None:
-    async with running_server() as server:
-        head = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \xff\xfe\r\n\r\n"
-        assert (await raw(server, head)).startswith(b"HTTP/1.1 401 ")
+async def test_a_token_of_strange_bytes_is_refused_like_any_other(server: RunningServer) -> None:
+    head = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \xff\xfe\r\n\r\n"
+    assert (await raw(server, head)).startswith(b"HTTP/1.1 401 ")
 
 
 @pytest.mark.parametrize(
@@ -110,21 +135,18 @@ async def test_a_token_of_strange_bytes_is_refused_like_any_other() -> None:
     ],
 )
 async def test_without_a_token_only_liveness_and_health_are_answered(
-    method: str, path: str, status: int
+    server: RunningServer, method: str, path: str, status: int
 ) -> None:
-    async with running_server() as server:
-        head = (
-            f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-        )
-        answer = await raw(server, head.encode())
-        assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer
-        if status == 401:
-            assert b'www-authenticate: Bearer realm="cli-mcp"' in answer
-            assert b"Authorization: Bearer TOKEN" in answer
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    answer = await raw(server, head.encode())
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer
+    if status == 401:
+        assert b'www-authenticate: Bearer realm="cli-mcp"' in answer
+        assert b"Authorization: Bearer TOKEN" in answer
 
 
-async def test_a_refused_request_reaches_neither_the_tool_nor_the_sessions() -> None:
-    async with running_server() as server, server.http({"Authorization": "Bearer wrong"}) as http:
+async def test_a_refused_request_reaches_neither_the_tool_nor_the_sessions(server: RunningServer) -> None:
+    async with server.http({"Authorization": "Bearer wrong"}) as http:
         call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
         call |= {"params": {"name": "bash", "arguments": {"command": "x"}}}
         assert (await http.post("/mcp", json=call, headers=MCP_HEADERS)).status_code == 401
@@ -133,9 +155,8 @@ async def test_a_refused_request_reaches_neither_the_tool_nor_the_sessions() -> 
         assert server.backend.ended == []
 
 
-async def test_an_answer_never_repeats_the_token_that_was_sent() -> None:
-    async with running_server() as server:
-        assert "secret-guess" not in (await ping(server, {"Authorization": "Bearer secret-guess"}))[1]
+async def test_an_answer_never_repeats_the_token_that_was_sent(server: RunningServer) -> None:
+    assert "secret-guess" not in (await ping(server, {"Authorization": "Bearer secret-guess"}))[1]
 
 
 async def test_without_authentication_everybody_is_the_same_caller() -> None:
@@ -143,7 +164,7 @@ async def test_without_authentication_everybody_is_the_same_caller() -> None:
         assert (await ping(server, {"Authorization": "Bearer whatever"}))[0] == 200
 
 
-def test_an_empty_token_is_no_token() -> None:
+async def test_an_empty_token_is_no_token() -> None:
     with pytest.raises(ValueError, match="empty"):
         StaticToken("")
 
@@ -166,36 +187,34 @@ async def test_an_authenticator_hears_the_token_and_what_the_caller_wants() -> N
 
 
 @pytest.mark.parametrize("header", ["Origin: http://localhost", f"Authorization: Bearer {TOKEN}"])
-async def test_a_header_that_decides_must_not_come_twice(header: str) -> None:
-    async with running_server() as server:
-        head = f"GET /metrics HTTP/1.1\r\nHost: localhost\r\n{header}\r\n{header}\r\n\r\n"
-        answer = await raw(server, head.encode())
-        assert answer.startswith(b"HTTP/1.1 400 ")
-        assert b"Send it once" in answer
+async def test_a_header_that_decides_must_not_come_twice(server: RunningServer, header: str) -> None:
+    head = f"GET /metrics HTTP/1.1\r\nHost: localhost\r\n{header}\r\n{header}\r\n\r\n"
+    answer = await raw(server, head.encode())
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"Send it once" in answer
 
 
-async def test_a_body_over_the_limit_is_refused_readably() -> None:
-    async with running_server() as server, server.http() as http:
+async def test_a_body_over_the_limit_is_refused_readably(server: RunningServer) -> None:
+    async with server.http() as http:
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping", "x": "y" * (4 << 20)}).encode()
         declared = await http.post("/mcp", content=body, headers=MCP_HEADERS)
         assert declared.status_code == 413
         assert "4 MiB" in declared.json()["error"]
 
 
-async def test_a_body_that_does_not_declare_its_size_is_cut_off_at_the_limit() -> None:
-    async with running_server() as server:
-        head = (
-            f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
-            "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
-        chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
-        answer = await raw(server, head.encode() + chunk * 65 + b"0\r\n\r\n")
-        assert answer.startswith(b"HTTP/1.1 413 ")
-        assert b"4 MiB" in answer
+async def test_a_body_that_does_not_declare_its_size_is_cut_off_at_the_limit(server: RunningServer) -> None:
+    head = (
+        f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+        "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+    answer = await raw(server, head.encode() + chunk * 65 + b"0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"4 MiB" in answer
 
 
-async def test_a_body_just_under_the_limit_is_served() -> None:
-    async with running_server() as server, server.http() as http:
+async def test_a_body_just_under_the_limit_is_served(server: RunningServer) -> None:
+    async with server.http() as http:
         padding = " " * ((4 << 20) - len(PING))
         answer = await http.post("/mcp", content=PING + padding.encode(), headers=MCP_HEADERS)
         assert answer.status_code == 200
@@ -212,13 +231,12 @@ async def test_a_body_that_stops_coming_is_answered_in_time() -> None:
         assert answer.startswith(b"HTTP/1.1 408 ")
 
 
-async def test_whitespace_around_a_header_value_is_no_part_of_it() -> None:
-    async with running_server() as server:
-        head = (
-            f"GET /metrics HTTP/1.1\r\nHost:localhost \t\r\nAuthorization: \t Bearer {TOKEN}  \r\n"
-            "Connection: close\r\n\r\n"
-        )
-        assert (await raw(server, head.encode())).startswith(b"HTTP/1.1 200 ")
+async def test_whitespace_around_a_header_value_is_no_part_of_it(server: RunningServer) -> None:
+    head = (
+        f"GET /metrics HTTP/1.1\r\nHost:localhost \t\r\nAuthorization: \t Bearer {TOKEN}  \r\n"
+        "Connection: close\r\n\r\n"
+    )
+    assert (await raw(server, head.encode())).startswith(b"HTTP/1.1 200 ")
 
 
 async def raw(server: RunningServer, request: bytes) -> bytes:

@@ -112,7 +112,7 @@ async def test_ipv6_loopback_works_like_ipv4() -> None:
 async def test_a_request_whose_head_does_not_come_is_hung_up_on(
     beginning: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mcp_server.serving, "HEAD_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(mcp_server.serving, "SLOW_CLIENT_SECONDS", 0.3)
     async with running_server() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(beginning)
@@ -122,7 +122,7 @@ async def test_a_request_whose_head_does_not_come_is_hung_up_on(
 
 
 async def test_the_second_request_of_a_connection_has_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_server.serving, "HEAD_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(mcp_server.serving, "SLOW_CLIENT_SECONDS", 0.5)
     async with running_server() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         whole = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -136,9 +136,23 @@ async def test_the_second_request_of_a_connection_has_the_same_time(monkeypatch:
 
 
 async def test_a_command_may_run_longer_than_a_head_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_server.serving, "HEAD_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(mcp_server.serving, "SLOW_CLIENT_SECONDS", 0.2)
     async with running_server() as server:
         assert text_of(await (await start(server, "sleep 0.7"))) == "hi\n"
+
+
+async def test_a_body_that_nobody_wants_cannot_be_sent_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_server.serving, "SLOW_CLIENT_SECONDS", 0.5)
+    async with running_server() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n{")
+        assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 401 ")
+        ended = asyncio.create_task(reader.read())
+        async with asyncio.timeout(10):
+            while not ended.done():
+                writer.write(b"x")
+                await asyncio.sleep(0.05)
+        writer.close()
 
 
 async def test_a_head_without_end_is_refused() -> None:
