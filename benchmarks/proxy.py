@@ -1,6 +1,6 @@
-"""The credential proxy beside a direct TLS connection, in one run: `python benchmarks/proxy.py [--seconds N]`.
+"""The credential proxy beside a direct TLS connection, in one run.
 
-Origin, client and proxy share the machine's cores; with two of them, none of the figures is a ceiling of its own.
+Origin, client and proxy share the machine's cores; with two of them, none of the figures is a ceiling.
 The client speaks HTTP by hand, so that it costs little beside what is measured.
 """
 

@@ -170,6 +170,7 @@ class LeafCache:
     def _make_context(self, host: str, authority: Authority, now: datetime) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION
         # Clients that prefer HTTP/2 fall back to this.
         context.set_alpn_protocols(["http/1.1"])
         certificate = leaf_certificate(host, self._key.public_key(), authority, now)

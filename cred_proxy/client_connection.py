@@ -11,12 +11,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.http import HttpRequestParser
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
 from cli_mcp.api.endpoint import Endpoint
 from cred_proxy.audit import AuditRecord
 from cred_proxy.connect import ESTABLISHED, HEAD_END, MAX_HEAD_BYTES, judge_connect
-from cred_proxy.core import Admission, Core
+from cred_proxy.core import Admission, Core, Limits
 from cred_proxy.refusal import Reason, Refusal
 from cred_proxy.responses import OwnAnswer
 
@@ -130,16 +131,28 @@ class ClientConnection(RequestHandler):
             loop=asyncio.get_running_loop(),
             keepalive_timeout=core.limits.keepalive_seconds,
             access_log=None,  # type: ignore[arg-type]
-            auto_decompress=False,
-            max_line_size=core.limits.line_bytes,
-            max_field_size=core.limits.line_bytes,
-            max_headers=core.limits.header_fields,
             lingering_time=_LINGERING_SECONDS,
         )
+        self._read_ahead_one_request(core.limits)
         self._core = core
         self.admission = admission
         self.target = target
         self._early = b""
+
+    def _read_ahead_one_request(self, limits: Limits) -> None:
+        """aiohttp parses up to 32 pipelined requests ahead, with whose heads a client could fill memory."""
+        self._max_msg_queue_size, self._msg_queue_resume_size = 1, 0
+        self._parser = HttpRequestParser(
+            self,
+            self._loop,
+            self._read_bufsize,
+            max_line_size=limits.line_bytes,
+            max_field_size=limits.line_bytes,
+            max_headers=limits.header_fields,
+            payload_exception=RequestPayloadError,
+            auto_decompress=False,
+            max_msg_queue_size=1,
+        )
 
     def begin(self, transport: asyncio.Transport) -> None:
         """The handshake is done. `start_tls` delivers data, but never calls connection_made."""

@@ -30,8 +30,11 @@ class Limits:
     upstream_idle_seconds: float = 3600.0
     # Shorter than the idle timeouts of API servers (90 s) and common load balancers (60 s).
     upstream_keepalive_seconds: float = 30.0
-    line_bytes: int = 16 * 1024
-    header_fields: int = 100
+    # Of a client's request: half a megabyte for a whole head. Names and values come from nowhere but memory.
+    line_bytes: int = 8 * 1024
+    header_fields: int = 64
+    # Of an origin's response; some send long policies.
+    upstream_line_bytes: int = 32 * 1024
 
 
 @dataclass(slots=True)

@@ -86,8 +86,8 @@ class Upstream:
             skip_auto_headers=_NOT_ADDED,
             auto_decompress=False,
             trust_env=False,
-            max_line_size=limits.line_bytes,
-            max_field_size=limits.line_bytes,
+            max_line_size=limits.upstream_line_bytes,
+            max_field_size=limits.upstream_line_bytes,
         )
 
     async def send(

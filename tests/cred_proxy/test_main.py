@@ -1,4 +1,4 @@
-"""`cli-mcp proxy` as a process: real clients through it, rotation on disk, and not one secret in what it writes."""
+"""`cli-mcp proxy` as a process: real clients, rotation on disk, and not one secret in what it writes."""
 
 import asyncio
 import base64
@@ -168,7 +168,10 @@ async def proxy(origin_authority: PrivateAuthority, tmp_path: Path) -> AsyncIter
     await asyncio.gather(api.stop(), files.stop())
 
 
-PYTHON = "import urllib.request as r; print(r.urlopen(r.Request('{url}', headers={{'Authorization': 'x'}})).read())"
+PYTHON = """
+from urllib.request import Request, urlopen
+print(urlopen(Request('{url}', headers={{'Authorization': 'x'}})).read())
+"""
 REQUESTS = "import requests; print(requests.get('{url}', headers={{'Authorization': 'x'}}).text)"
 AIOHTTP = """
 import aiohttp, asyncio

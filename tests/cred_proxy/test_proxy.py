@@ -73,10 +73,11 @@ async def test_closing_a_listener_ends_its_connections_and_no_others(
 
     kubernetes.respond = never_ending
     sock = socket.create_server(("127.0.0.1", 0))
-    port = sock.getsockname()[1]
+    second_port = sock.getsockname()[1]
     second = await harness.proxy.serve(sock, ClientIdentity("second"))
     watches = []
-    for harness.port in (port, harness.port):
+    for port in (second_port, harness.port):
+        harness.port = port
         client = await harness.tunnel(kubernetes.endpoint)
         await client.send(get(kubernetes))
         await client.head()
@@ -85,7 +86,7 @@ async def test_closing_a_listener_ends_its_connections_and_no_others(
     assert await watches[0].is_closed()
     await eventually(lambda: harness.proxy.open_connections == 1)
     with pytest.raises(OSError):
-        await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.open_connection("127.0.0.1", second_port)
 
 
 async def test_a_client_has_a_bounded_number_of_connections(
@@ -435,5 +436,5 @@ async def test_a_quiet_client_is_served_while_another_floods(harness: Harness, o
         between = len(origin.requests) - before
     stop.set()
     await asyncio.gather(*flooding)
-    # First come, first served would let 30 connections with 20 requests each go first.
-    assert between < 300
+    # First come, first served would let every one of the 30 connections go first.
+    assert between < 25
