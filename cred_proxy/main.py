@@ -19,14 +19,9 @@ from cli_mcp.authority import CERTIFICATE_FILE, KEY_FILE
 from cred_proxy.audit import write_audit_to
 from cred_proxy.health import health_application
 from cred_proxy.proxy import CredentialProxy
-from cred_proxy.sources import (
-    InvalidSource,
-    authorities_from_directory,
-    fingerprint,
-    routing_from_files,
-)
+from cred_proxy.reload import follow
+from cred_proxy.sources import InvalidSource, authorities_from_directory, routing_from_files
 
-POLL_SECONDS = 2.0
 DRAIN_SECONDS = 25.0
 
 _log = logging.getLogger("cred_proxy")
@@ -103,7 +98,7 @@ async def _run(options: Options) -> None:
     await web.SockSite(health, _listening(options.metrics_listen)).start()
     await proxy.serve(_listening(options.listen))
     _log.info("listening on %s, metrics on %s", options.listen, options.metrics_listen)
-    watcher = asyncio.create_task(_follow_files(proxy, options.watched))
+    watcher = asyncio.create_task(follow(proxy, options.watched))
     await stop.wait()
     _log.info("stopping; requests have %g s to finish", options.drain_seconds)
     watcher.cancel()
@@ -116,24 +111,3 @@ async def _run(options: Options) -> None:
 def _listening(address: Endpoint) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     return socket.create_server((address.host, address.port), family=family)
-
-
-async def _follow_files(proxy: CredentialProxy, files: Sequence[Path]) -> None:
-    """Reload when a file changes. What is invalid is tried again: perhaps only half of a change was there."""
-    known = fingerprint(files)
-    while True:
-        await asyncio.sleep(POLL_SECONDS)
-        current = fingerprint(files)
-        if current != known or proxy.problems:
-            known = current
-            reload_and_log(proxy)
-
-
-def reload_and_log(proxy: CredentialProxy) -> None:
-    """Every problem is said once, also when it lasts."""
-    before = proxy.problems
-    for source, problem in proxy.reload().items():
-        if problem is None:
-            _log.info("%s reloaded", source)
-        elif before.get(source) != problem:
-            _log.warning("%s stays as it was: %s", source, problem)

@@ -344,9 +344,11 @@ async def test_a_watch_that_is_silent_longer_than_any_client_may_be_is_not_cut(
 
     kubernetes.respond = respond
     directory = tmp_path_factory.mktemp("silent")
-    async with Harness(directory, origin_authority, (), kubernetes, limits=limits) as harness:
-        async with await harness.tunnel(kubernetes.endpoint) as client:
-            response = await client.request(request_for(kubernetes, path="/api/v1/pods?watch=true"))
+    async with (
+        Harness(directory, origin_authority, (), kubernetes, limits=limits) as harness,
+        await harness.tunnel(kubernetes.endpoint) as client,
+    ):
+        response = await client.request(request_for(kubernetes, path="/api/v1/pods?watch=true"))
     assert (response.body, response.complete) == (b"ok", True)
 
 
@@ -404,12 +406,14 @@ async def test_an_origin_that_cannot_be_reached_is_named(
     missing = Origin(host)
     missing.port = port
     directory = tmp_path_factory.mktemp("missing")
-    async with Harness(directory, origin_authority, (allow(missing),)) as harness:
-        async with await harness.tunnel(missing.endpoint) as client:
-            for _ in range(2):  # the connection to the proxy stays usable
-                response = await client.request(request_for(missing).replace(b":443", b""))
-                assert (response.status, response.phrase) == (status, phrase)
-                assert f"{host}:{port}".encode() in response.body
+    async with (
+        Harness(directory, origin_authority, (allow(missing),)) as harness,
+        await harness.tunnel(missing.endpoint) as client,
+    ):
+        for _ in range(2):  # the connection to the proxy stays usable
+            response = await client.request(request_for(missing).replace(b":443", b""))
+            assert (response.status, response.phrase) == (status, phrase)
+            assert f"{host}:{port}".encode() in response.body
 
 
 async def test_an_origin_that_never_answers_times_out(
@@ -421,9 +425,11 @@ async def test_an_origin_that_never_answers_times_out(
     origin.respond = respond
     limits = Limits(upstream_idle_seconds=0.3)
     directory = tmp_path_factory.mktemp("mute")
-    async with Harness(directory, origin_authority, (allow(origin),), limits=limits) as harness:
-        async with await harness.tunnel(origin.endpoint) as client:
-            response = await client.request(request_for(origin))
+    async with (
+        Harness(directory, origin_authority, (allow(origin),), limits=limits) as harness,
+        await harness.tunnel(origin.endpoint) as client,
+    ):
+        response = await client.request(request_for(origin))
     assert (response.status, response.phrase) == (504, "upstream timed out")
 
 
@@ -498,8 +504,10 @@ async def test_an_origin_may_decline_a_websocket(
     origin: Origin, origin_authority: PrivateAuthority, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     directory = tmp_path_factory.mktemp("declined")
-    async with Harness(directory, origin_authority, (allow(origin, upgrades=True),)) as harness:
-        async with await harness.tunnel(origin.endpoint) as client:
-            upgrade = ("Connection: Upgrade", "Upgrade: websocket")
-            assert (await client.request(request_for(origin, "GET", "/", *upgrade))).status == 200
-            assert (await client.request(request_for(origin))).status == 200
+    async with (
+        Harness(directory, origin_authority, (allow(origin, upgrades=True),)) as harness,
+        await harness.tunnel(origin.endpoint) as client,
+    ):
+        upgrade = ("Connection: Upgrade", "Upgrade: websocket")
+        assert (await client.request(request_for(origin, "GET", "/", *upgrade))).status == 200
+        assert (await client.request(request_for(origin))).status == 200

@@ -244,9 +244,11 @@ async def test_an_address_is_a_target_like_a_name(
         origin = Origin(address)
         await origin.start(origin_authority.server_context(address, directory), address)
         endpoint = str(Endpoint(address, origin.port))
-        async with Harness(directory, origin_authority, (allow(origin),)) as harness:
-            async with await harness.tunnel(endpoint, server_name=address) as client:
-                response = await client.request(f"GET / HTTP/1.1\r\nHost: {endpoint}\r\n\r\n".encode())
+        async with (
+            Harness(directory, origin_authority, (allow(origin),)) as harness,
+            await harness.tunnel(endpoint, server_name=address) as client,
+        ):
+            response = await client.request(f"GET / HTTP/1.1\r\nHost: {endpoint}\r\n\r\n".encode())
         assert response.status == 200
         assert origin.requests[0].values("host") == [endpoint]
         await origin.stop()
@@ -258,12 +260,14 @@ async def test_the_tls_server_name_of_a_kubeconfig_is_sent_and_verified(
     directory = tmp_path_factory.mktemp("name")
     kubernetes = Origin("127.0.0.1")
     await kubernetes.start(origin_authority.server_context("kubernetes.internal", directory))
-    async with Harness(directory, origin_authority, (), kubernetes) as harness:
-        async with await harness.tunnel(kubernetes.endpoint, server_name="127.0.0.1") as client:
-            assert (await client.request(get(kubernetes))).status == 502
-            harness.write_kubeconfig(TOKEN, **{"tls-server-name": "kubernetes.internal"})
-            harness.proxy.reload()
-            assert (await client.request(get(kubernetes))).status == 200
+    async with (
+        Harness(directory, origin_authority, (), kubernetes) as harness,
+        await harness.tunnel(kubernetes.endpoint, server_name="127.0.0.1") as client,
+    ):
+        assert (await client.request(get(kubernetes))).status == 502
+        harness.write_kubeconfig(TOKEN, **{"tls-server-name": "kubernetes.internal"})
+        harness.proxy.reload()
+        assert (await client.request(get(kubernetes))).status == 200
     assert kubernetes.server_names[-1] == "kubernetes.internal"
     await kubernetes.stop()
 
