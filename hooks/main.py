@@ -5,6 +5,7 @@ requests carry the contents of Secrets.
 """
 
 import argparse
+import ipaddress
 import os
 import sys
 from datetime import UTC, datetime
@@ -24,7 +25,6 @@ THREADS = 12
 # Longer than the webhooks' own timeout, so that a slow answer is Metacontroller's to give up.
 _REQUEST_TIMEOUT_SECONDS = 60
 _KEEP_ALIVE_SECONDS = 75
-_LOOPBACK = ("127.", "localhost:", "[::1]:")
 
 
 class HookServer(BaseApplication):
@@ -45,8 +45,7 @@ class HookServer(BaseApplication):
 
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
-    is_local = options.listen.startswith(_LOOPBACK)
-    if not is_local and not (options.tls_cert and options.tls_key and options.token_file):
+    if not _is_loopback(options.listen) and not (options.tls_cert and options.tls_key and options.token_file):
         print(
             f"cli-mcp hooks: {options.listen} is not loopback, and requests carry Secrets; give --tls-cert, "
             "--tls-key and --token-file, or listen on 127.0.0.1",
@@ -67,6 +66,14 @@ def main(arguments: list[str]) -> int:
     )
     HookServer(app, gunicorn_options(options.listen, options.tls_cert, options.tls_key)).run()
     return 0
+
+
+def _is_loopback(listen: str) -> bool:
+    host = listen.rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # another name, which may mean any address
 
 
 def gunicorn_options(listen: str, tls_cert: Path | None, tls_key: Path | None) -> dict[str, Any]:
