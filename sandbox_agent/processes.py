@@ -21,6 +21,7 @@ class Process:
     start_ticks: int
     parent: int
     state: str
+    session: int = 0
     threads: int = 1
 
     @property
@@ -48,6 +49,7 @@ def read_process(pid: int) -> Process | None:
         start_ticks=int(fields[19]),
         parent=int(fields[1]),
         state=fields[0].decode(),
+        session=int(fields[3]),
         threads=int(fields[17]),
     )
 
@@ -77,6 +79,12 @@ def descendants(root: Process) -> dict[int, Process]:
             found[pid] = process
             pending += _children(process) or ()
     return found
+
+
+def in_session(leader: Process) -> dict[int, Process]:
+    """All processes of the session that `leader` started with setsid(2), also when it is gone itself."""
+    found = _all_processes()
+    return {pid: process for pid, process in found.items() if process.session == leader.pid != pid}
 
 
 def inner_pid(pid: int) -> int | None:

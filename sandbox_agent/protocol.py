@@ -76,7 +76,7 @@ def start_lines(nonce: str) -> bytes:
 # become readonly, and "$?" has to be expanded first. A shell that cannot source any more (enable -n) must not
 # look healthy: it would report each next command as done.
 _SETUP = r"""
-set +H; set +o history; set -m; shopt -s expand_aliases; unset HISTFILE TMOUT PS1 PS2
+set +o history; history -c; set +H; set -m; shopt -s expand_aliases; unset HISTFILE TMOUT PS1 PS2
 __cli_mcp_status() { \builtin return "$1"; }
 __cli_mcp_report() {
   \builtin printf '\0%s %s %s\0%s\0' "$1" "$?" "$$" "$PWD"

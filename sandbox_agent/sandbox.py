@@ -194,11 +194,15 @@ class Sandbox:
         if self._destroyed:
             await self._process.wait()
             return
-        # Where the launcher gives it no pid namespace, processes could outlive the first one. Stopped, they
+        # Where the launcher gives it no pid namespace, processes can outlive the first one. Stopped, they
         # cannot fork while they are counted.
-        for _ in range(2):
-            processes.send_signals((await self.processes()).values(), signal.SIGSTOP)
-        left = {**self._known, **await self.processes()}
+        left = dict(self._known)
+        for _ in range(3):
+            if self._process.returncode is None:
+                left |= await self.processes()
+            else:
+                left |= await asyncio.to_thread(processes.in_session, self.root)
+            processes.send_signals(left.values(), signal.SIGSTOP)
         self._destroyed = True
         if self._process.returncode is None:
             try:

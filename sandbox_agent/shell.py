@@ -130,11 +130,12 @@ class Shell:
             restarted = True
             status = answer.status if isinstance(answer, ShellExit) else _KILLED
             notes += await self._restart(answer)
-        if timed_out:
-            status = TIMEOUT_EXIT_CODE
         if status == _KILLED and (cause := self._launcher.cause_of_death()):
             notes.append(cause)
+        if timed_out:
+            status = TIMEOUT_EXIT_CODE
         if stop is not None:
+            status = _KILLED
             notes.append(stop.reason)
         self._status = status
         return Ending(status, self._cwd, timed_out, restarted, await self._background(), tuple(notes))

@@ -74,14 +74,14 @@ def wait_until(condition: Callable[[], bool], seconds: float = 10) -> bool:
 
 
 @pytest.fixture
-async def make_session(tmp_path: Path) -> AsyncIterator[MakeSession]:
+async def make_session(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MakeSession]:
     sessions: list[TestSession] = []
     workspaces: list[ConfinedDirectory] = []
 
     async def make(*, queue_limit: int = 16, spill: SpillLimits | None = None) -> TestSession:
-        directory = tmp_path / f"session-{len(sessions)}"
+        directory = tmp_path_factory.mktemp("session")
         for name in ("exchange", "workspace"):
-            (directory / name).mkdir(parents=True)
+            (directory / name).mkdir()
         launcher = DirectLauncher(directory / "exchange", directory / "workspace", ENVIRONMENT)
         workspace = ConfinedDirectory(directory / "workspace")
         session = TestSession(launcher, workspace, queue_limit=queue_limit, spill=spill or SpillLimits())

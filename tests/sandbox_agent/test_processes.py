@@ -29,7 +29,7 @@ OLD = [process(SHELL, ROOT), process(20, SHELL), process(21, 20), process(30, RO
         ([process(40, 30)], []),  # an orphan of earlier commands did
         ([process(40, SHELL, "Z")], []),
         ([process(40, 41), process(41, 40)], [40, 41]),  # no list of processes makes this loop for ever
-        ([process(20, SHELL, start_ticks=999)], [20, 21]),  # the pid of an ended job was used again
+        ([process(20, SHELL, start_ticks=999)], [20]),  # the pid of an ended job was used again
     ],
 )  # fmt: skip
 def test_a_commands_processes_are_the_new_ones_that_no_earlier_job_started(
@@ -37,8 +37,6 @@ def test_a_commands_processes_are_the_new_ones_that_no_earlier_job_started(
 ) -> None:
     now = {entry.pid: entry for entry in [*OLD, *new]}
     before = frozenset(entry.identity for entry in OLD)
-    if victims == [20, 21]:
-        before -= {now[21].identity}
     found = processes.of_command(now, before, {ROOT, SHELL})
     assert sorted(entry.pid for entry in found) == victims
 
@@ -52,8 +50,10 @@ def tree() -> Iterator[subprocess.Popen[bytes]]:
     ) as bash:
         assert bash.stdout is not None
         bash.stdout.readline()
+        leader = running(bash.pid)
         yield bash
-        os.killpg(bash.pid, signal.SIGKILL)
+        processes.send_signals(processes.in_session(leader).values(), signal.SIGKILL)
+        bash.kill()
 
 
 def running(pid: int) -> Process:
@@ -73,6 +73,15 @@ def test_all_descendants_are_found_also_where_the_kernel_lists_no_children(
             break
     assert len(found) == 3
     assert tree.pid not in found
+
+
+def test_what_a_session_leader_leaves_behind_is_found(tree: subprocess.Popen[bytes]) -> None:
+    leader = running(tree.pid)
+    processes.send_signal(leader, signal.SIGKILL)
+    tree.wait()
+    left = processes.in_session(leader)
+    assert len(left) == 3
+    processes.send_signals(left.values(), signal.SIGKILL)
 
 
 def test_a_root_whose_pid_is_somebody_elses_now_has_no_descendants(tree: subprocess.Popen[bytes]) -> None:

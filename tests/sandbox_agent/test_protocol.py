@@ -1,4 +1,5 @@
 import subprocess
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -30,7 +31,7 @@ def test_a_report_carries_status_pid_directory_and_state() -> None:
 @given(st.lists(st.integers(0, len(FRAME)), max_size=8))
 def test_a_report_may_arrive_in_any_pieces(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(FRAME)]
-    pieces = [FRAME[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [FRAME[a:b] for a, b in pairwise(edges)]
     assert read(expecting("cafe"), *pieces) == [REPORT]
 
 
@@ -51,7 +52,7 @@ def test_noise_around_a_report_does_not_hide_it(before: bytes, after: bytes) -> 
         b"\0cafe 0 1\0/\0a\0b\0c\0d\0e\0cafe.",
         b"\0cafe \0cafe.",
         b"\0cafe 1 1\0" + b"d" * 70_000 + b"\0a\0b\0c\0d\0cafe.",
-        "\0cafe ١ 1\0/\0a\0b\0c\0d\0cafe.".encode(),
+        b"\0cafe \xd9\xa1 1\0/\0a\0b\0c\0d\0cafe.",
     ],
 )
 def test_an_invalid_frame_is_noise_and_the_real_report_still_counts(forged: bytes) -> None:
@@ -72,7 +73,7 @@ def test_a_report_for_an_earlier_request_does_not_count() -> None:
 
 
 def test_a_large_state_is_dropped_and_the_rest_of_the_report_kept() -> None:
-    huge = b"x" * (protocol.SNAPSHOT_LIMIT_BYTES + 1)
+    huge = b"x" * 2 * protocol.SNAPSHOT_LIMIT_BYTES
     frame = FRAME.replace(b"variables\n", huge)
     pieces = [frame[at : at + 65_536] for at in range(0, len(frame), 65_536)]
     assert read(expecting("cafe"), *pieces) == [Report(7, 123, b"/home", None)]
