@@ -29,6 +29,7 @@ class Upload:
             if self._stopped:
                 raise UploadStopped
             self._read = asyncio.ensure_future(self._content.readany())
+            self._read.add_done_callback(_retrieve)
             finished, _ = await asyncio.wait({self._read}, timeout=self._stall_seconds)
             if not finished or self._read.cancelled():
                 self._read.cancel()
@@ -50,3 +51,9 @@ class Upload:
     def failed(self) -> bool:
         """Whether the client's side of the body is what went wrong."""
         return self._content.exception() is not None
+
+
+def _retrieve(read: asyncio.Task[bytes]) -> None:
+    """Nobody asks for the result any more when the client goes while its request is being given up."""
+    if not read.cancelled():
+        read.exception()
