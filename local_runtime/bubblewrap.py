@@ -22,7 +22,6 @@ DEFAULT_ENVIRONMENT = {
     "TERM": "dumb",
 }
 FIXED_ENVIRONMENT = {
-    "HOME": WORKSPACE_INSIDE,
     "USER": USER_NAME,
     "LOGNAME": USER_NAME,
     "SHELL": "/bin/bash",

@@ -5,6 +5,7 @@ below one group of the server's state directory, so that what a killed server le
 everybody else's.
 """
 
+import hashlib
 import logging
 import os
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path, PurePosixPath
 log = logging.getLogger(__name__)
 
 _PROCESSES = "cgroup.procs"
+_DIGEST_CHARACTERS = 8
 _REMOVE_SECONDS = 5.0
 _REMOVE_POLL_SECONDS = 0.02
 CONTROLLERS = ("memory", "pids", "cpu")
@@ -187,6 +189,16 @@ class Cgroups:
         """Remove the parents and everything below them."""
         for parent in self.parents:
             remove_group(parent.directory)
+
+
+def group_name(state: Path) -> str:
+    """The name of the group for a state directory, which only the server that has locked it uses."""
+    digest = hashlib.sha256(os.fsencode(state)).hexdigest()[:_DIGEST_CHARACTERS]
+    return f"cli-mcp-{state.name}-{digest}"
+
+
+def own_mounts() -> list[Mount]:
+    return mounts(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
 
 
 def prepare(name: str, found: Sequence[Mount]) -> Cgroups:

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -30,6 +30,11 @@ _STEP_SECONDS = 15.0
 _MAX_REPORT_BYTES = 16_384
 _MEBIBYTE = 1 << 20
 _NO_PROCESS = Process(pid=0, start_ticks=0, parent=0, state="X")
+
+
+OpenGateway = Callable[[int, int], Awaitable[None]]
+"""Gives a sandbox its way to the proxy, from the pid of its first process and the inode number of its network
+namespace; raises SandboxUnavailable."""
 
 
 class LaunchFailed(SandboxUnavailable):
@@ -59,13 +64,12 @@ class BubblewrapLauncher:
         limits: Mapping[int, int],
         groups: SessionGroups,
         seccomp: bytes,
+        open_gateway: OpenGateway,
     ) -> None:
         self.exchange = view.exchange
         self.fifo_owner = (identity.uid, identity.gid) if identity.own else None
         self.root = _NO_PROCESS
         """The first process of the sandbox that was launched last."""
-        self.network_namespace = 0
-        """The inode number of its network namespace."""
         self._program = program
         self._view = view
         self._system = system
@@ -73,6 +77,7 @@ class BubblewrapLauncher:
         self._ulimits = rlimits.ulimit_commands(limits, rlimits.own_hard_limits())
         self._groups = groups
         self._seccomp = seccomp
+        self._open_gateway = open_gateway
 
     def move_workspace(self, path: Path) -> None:
         """Where the workspace is from now on. A sandbox that runs keeps the directory that it has."""
@@ -139,7 +144,7 @@ class BubblewrapLauncher:
         if not report:
             raise _failure(await _message(errors))
         try:
-            pid = self._check_namespaces(process, json.loads(report))
+            pid, network_namespace = self._check_namespaces(process, json.loads(report))
             self._groups.add(pid)
         except (OSError, ValueError, KeyError) as error:
             message = await _message(errors, seconds=0.1)
@@ -155,10 +160,17 @@ class BubblewrapLauncher:
         faults = isolation.privilege_faults(status, uid=self._identity.uid)
         if faults:
             raise _failure(f"its first process {' and '.join(faults)}")
+        # Not before: bubblewrap has configured the loopback interface by now.
+        await self._open_gateway(pid, network_namespace)
         return pid
 
-    def _check_namespaces(self, process: asyncio.subprocess.Process, report: dict[str, object]) -> int:
-        """The pid of the sandbox's first process. Raises OSError, ValueError and KeyError."""
+    def _check_namespaces(
+        self, process: asyncio.subprocess.Process, report: dict[str, object]
+    ) -> tuple[int, int]:
+        """The pid of the sandbox's first process and the inode number of its network namespace.
+
+        Raises OSError, ValueError and KeyError.
+        """
         pid = report["child-pid"]
         if not isinstance(pid, int):
             raise ValueError("bubblewrap does not report its child")
@@ -175,8 +187,8 @@ class BubblewrapLauncher:
         if faults:
             raise ValueError(f"the sandbox {' and '.join(faults)}")
         assert root is not None
-        self.root, self.network_namespace = root, found.inodes["net"]
-        return pid
+        self.root = root
+        return pid, found.inodes["net"]
 
 
 def _failure(detail: str) -> LaunchFailed:

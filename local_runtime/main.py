@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import hashlib
 import ipaddress
 import logging
 import os
@@ -13,13 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry
+
 from cli_mcp.api import quantity
 from cli_mcp.api.document import UnreadableYaml, load_instance
 from cli_mcp.api.instance import CliMcpInstance
 from cli_mcp.api.problems import InvalidInstance
 from cli_mcp.state_dir import own_state_directory
 from local_runtime import bubblewrap, cgroups, probe, screen, seccomp
+from local_runtime.audit_file import AuditFile
 from local_runtime.cgroups import Cgroups, Limits
+from local_runtime.egress import Egress, EgressProblem
 from local_runtime.environment import (
     EnvironmentProblem,
     SecretFiles,
@@ -40,7 +43,6 @@ log = logging.getLogger("cli_mcp.local")
 DRAIN_SECONDS = 10.0
 # A pod has the limit of its node (podPidsLimit); threads count, and a JVM or a test runner has hundreds.
 PROCESSES_PER_SESSION = 1024
-_STATE_DIGEST_CHARACTERS = 8
 
 
 class CannotStart(Exception):
@@ -66,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         probe.check_platform()
         asyncio.run(_run(parsed, read_instance(parsed.file)))
-    except (CannotStart, EnvironmentProblem, StateInUse, NotPossible) as error:
+    except (CannotStart, EgressProblem, EnvironmentProblem, StateInUse, NotPossible) as error:
         print(f"cli-mcp local: {error}", file=sys.stderr)
         return 1
     return 0
@@ -131,10 +133,12 @@ def read_instance(file: Path) -> CliMcpInstance:
 
 
 async def _run(arguments: Arguments, instance: CliMcpInstance) -> None:
-    """Serve until a signal comes. Raises CannotStart, EnvironmentProblem, StateInUse, NotPossible."""
+    """Serve until a signal comes. Raises CannotStart, EgressProblem, EnvironmentProblem, StateInUse,
+    NotPossible."""
     _prepare_process()
     variables = instance.spec.sandbox.env
-    environment = instance_environment(variables, SecretFiles(arguments.secrets_dir))
+    files = SecretFiles(arguments.secrets_dir)
+    environment = instance_environment(variables, files)
     for name in overridden_names(variables):
         log.warning("spec.sandbox.env: %s is set by cli-mcp itself; the value in the file is not used", name)
     root = arguments.state_dir or own_state_directory()
@@ -146,19 +150,34 @@ async def _run(arguments: Arguments, instance: CliMcpInstance) -> None:
             "choose another one with --state-dir"
         ) from None
     try:
-        await _serve(arguments, instance, state, environment)
+        registry = CollectorRegistry()
+        audit = AuditFile(state.audit_file)
+        egress = Egress(instance, files, state, audit=audit.write, registry=registry)
+        try:
+            await _serve(arguments, instance, state, egress, environment, registry)
+        finally:
+            await egress.close()
+            audit.close()
     finally:
         state.close()
 
 
 async def _serve(
-    arguments: Arguments, instance: CliMcpInstance, state: StateDirectory, environment: dict[str, str]
+    arguments: Arguments,
+    instance: CliMcpInstance,
+    state: StateDirectory,
+    egress: Egress,
+    environment: dict[str, str],
+    registry: CollectorRegistry,
 ) -> None:
     own_uids = os.geteuid() == 0
     probe.check_state(state, own_uids=own_uids)
+    for entry in egress.reach.refused():
+        log.warning("the proxy does not serve this entry of the kubeconfig: %s", entry)
     groups = _control_groups(state)
     try:
-        factory = SandboxFactory(state, groups, _settings(instance, state, environment, own_uids=own_uids))
+        settings = _settings(instance, state, environment, own_uids=own_uids)
+        factory = SandboxFactory(state, groups, egress, settings)
         await probe.check_sandbox(
             factory, hidden=(state.path, Path.home(), Path(sys.prefix), arguments.file.resolve())
         )
@@ -170,7 +189,7 @@ async def _serve(
         )
         sessions.start()
         try:
-            await _serve_sessions(arguments, instance, state, sessions)
+            await _serve_sessions(arguments, instance, state, egress, sessions, registry)
         finally:
             await sessions.close()
     finally:
@@ -178,19 +197,27 @@ async def _serve(
 
 
 async def _serve_sessions(
-    arguments: Arguments, instance: CliMcpInstance, state: StateDirectory, sessions: LocalSessions
+    arguments: Arguments,
+    instance: CliMcpInstance,
+    state: StateDirectory,
+    egress: Egress,
+    sessions: LocalSessions,
+    registry: CollectorRegistry,
 ) -> None:
     token, token_file = _token(arguments, state)
     authenticator: Authenticator = NoAuthentication() if token is None else StaticToken(token)
-    settings = ServerSettings(egress_hint=f"Commands can reach {screen.EGRESS}.")
-    app = build_app(sessions, settings, authenticator)
+    reach = egress.reach.described()
+    settings = ServerSettings(egress_hint=screen.egress_hint(reach))
+    app = build_app(sessions, settings, authenticator, registry)
     stop, stop_now = _signals()
 
     def announce(port: int) -> None:
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         access = screen.Access(f"http://{host}:{port}/mcp", token, token_file)
         print(
-            screen.first_screen(access, can_reach=screen.EGRESS, unused=screen.unused_fields(instance)),
+            screen.first_screen(
+                access, reach=reach, audit_file=state.audit_file, unused=screen.unused_fields(instance)
+            ),
             flush=True,
         )
 
@@ -251,9 +278,7 @@ def session_limits(instance: CliMcpInstance) -> SessionLimits:
 
 def _control_groups(state: StateDirectory) -> Cgroups:
     """The control groups of this state directory; what cannot be limited is logged."""
-    digest = hashlib.sha256(os.fsencode(state.path)).hexdigest()[:_STATE_DIGEST_CHARACTERS]
-    mounts = cgroups.mounts(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
-    groups = cgroups.prepare(f"cli-mcp-{state.path.name}-{digest}", mounts)
+    groups = cgroups.prepare(cgroups.group_name(state.path), cgroups.own_mounts())
     for controller, consequence in _WITHOUT.items():
         if controller not in groups.controllers:
             log.warning("no control group for %s can be made here: %s", controller, consequence)

@@ -14,6 +14,7 @@ from local_runtime import bubblewrap, identity, rlimits
 from local_runtime.bubblewrap import SystemFiles, View
 from local_runtime.cgroups import Cgroups, Limits, SessionGroups
 from local_runtime.disk import CONCURRENT_MEASUREMENTS, DiskGuard
+from local_runtime.egress import Egress, Gateway
 from local_runtime.identity import Identity, NoFreeUid
 from local_runtime.launcher import BubblewrapLauncher
 from local_runtime.state import StateDirectory
@@ -56,6 +57,7 @@ class Sandbox:
         opened: ConfinedDirectory,
         launcher: BubblewrapLauncher,
         groups: SessionGroups,
+        gateway: Gateway,
         workspace_bytes: int,
         measurements: asyncio.Semaphore,
         on_closed: Callable[[], None],
@@ -66,6 +68,7 @@ class Sandbox:
         self.shell = ShellSession(launcher, opened)
         self._opened = opened
         self._groups = groups
+        self._gateway = gateway
         self._guard = DiskGuard(opened.fileno(), workspace_bytes, self, measurements)
         self._on_closed = on_closed
         self._closing: asyncio.Task[None] | None = None
@@ -74,6 +77,10 @@ class Sandbox:
         """Tell the sandbox that its workspace was renamed to `path`."""
         self.workspace = path
         self.launcher.move_workspace(path)
+
+    def assign(self, session_id: str) -> None:
+        """From now on the sandbox is that of a session: the proxy's records name it."""
+        self._gateway.assign(session_id)
 
     async def start(self) -> None:
         """Raises SandboxUnavailable; close it then."""
@@ -123,6 +130,7 @@ class Sandbox:
 
     async def _close(self, reason: str) -> None:
         await self.shell.close(reason)
+        await self._gateway.close()
         await self._guard.close()
         await asyncio.to_thread(self._groups.remove)
         self._opened.close()
@@ -132,9 +140,12 @@ class Sandbox:
 class SandboxFactory:
     """Makes the sandboxes of an instance."""
 
-    def __init__(self, state: StateDirectory, cgroups: Cgroups, settings: SandboxSettings) -> None:
+    def __init__(
+        self, state: StateDirectory, cgroups: Cgroups, egress: Egress, settings: SandboxSettings
+    ) -> None:
         self._state = state
         self._cgroups = cgroups
+        self._egress = egress
         self._settings = settings
         self._rlimits = rlimits.session_rlimits(
             settings.limits, workspace_bytes=settings.workspace_bytes, grouped=cgroups.controllers
@@ -200,13 +211,18 @@ class SandboxFactory:
         settings = self._settings
         exchange = self._state.new_exchange()
         groups = self._cgroups.create(exchange.name, settings.limits)
+        gateway = self._egress.gateway()
         view = View(
             workspace,
             exchange,
             tmp_bytes=settings.limits.memory_bytes // TMP_SHARE_OF_MEMORY,
             shm_bytes=settings.limits.memory_bytes // SHM_SHARE_OF_MEMORY,
-            environment={**settings.environment, **bubblewrap.FIXED_ENVIRONMENT},
-            read_only=settings.read_only,
+            environment={
+                **settings.environment,
+                **bubblewrap.FIXED_ENVIRONMENT,
+                **self._egress.environment,
+            },
+            read_only={**settings.read_only, **self._egress.read_only},
         )
         launcher = BubblewrapLauncher(
             settings.program,
@@ -216,12 +232,14 @@ class SandboxFactory:
             limits=self._rlimits,
             groups=groups,
             seccomp=settings.seccomp,
+            open_gateway=gateway.open,
         )
         return Sandbox(
             workspace,
             ConfinedDirectory(workspace),
             launcher,
             groups,
+            gateway,
             settings.workspace_bytes,
             self._measurements,
             on_closed=lambda: self._state.remove_exchange(exchange),

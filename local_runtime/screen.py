@@ -4,12 +4,13 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from cli_mcp.api.instance import CliMcpInstance
 
-EGRESS = "nothing yet: the credential proxy is not part of this build"
 SERVER_NAME = "cli-mcp"
+NO_REACH = "nothing: spec.proxy.targets lists no host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +26,17 @@ class Access:
         return {**authorization, "X-Session-ID": session}
 
 
-def first_screen(access: Access, *, can_reach: str, unused: Sequence[str]) -> str:
-    """`can_reach` says what the sandboxes reach, `unused` are fields of the instance without effect here."""
+def first_screen(access: Access, *, reach: Sequence[str], audit_file: Path, unused: Sequence[str]) -> str:
+    """`reach` are the endpoints that sandboxes can reach, a line each, `audit_file` has a line for each of
+    their requests, and `unused` are fields of the instance without effect here."""
     lines = [
         f"Sandboxed shells over MCP: {access.url}",
-        f"  token            {access.token_file or 'none: every program on this machine may connect'}",
-        f"  sandboxes reach  {can_reach}",
+        _field("token", [str(access.token_file or "none: every program on this machine may connect")]),
+        _field("sandboxes reach", reach or [NO_REACH]),
+        _field("audit log", [str(audit_file)]),
     ]
     if unused:
-        lines.append(f"  not used here    {', '.join(unused)}")
+        lines.append(_field("not used here", [", ".join(unused)]))
     blocks = {
         "Claude Code": claude_code(access),
         "Cursor, ~/.cursor/mcp.json": _json({"mcpServers": {SERVER_NAME: _server(access, "cursor")}}),
@@ -49,6 +52,20 @@ def first_screen(access: Access, *, can_reach: str, unused: Sequence[str]) -> st
         lines += ["", f"{title}:", *(f"  {line}" for line in text.splitlines())]
     return "\n".join(
         [*lines, "", "Every X-Session-ID is a shell and a workspace of its own. Ctrl-C ends the server."]
+    )
+
+
+def _field(name: str, values: Sequence[str]) -> str:
+    return "\n".join(f"  {label:<15}  {value}" for label, value in zip_longest([name], values, fillvalue=""))
+
+
+def egress_hint(reach: Sequence[str]) -> str:
+    """What a model is told about its network."""
+    if not reach:
+        return "There is no network: nothing outside the sandbox can be reached."
+    return (
+        f"The network ends at a proxy, which lets through to these hosts only: {', '.join(reach)}. "
+        "HTTPS clients find it and its CA in the environment; credentials of your own are dropped."
     )
 
 

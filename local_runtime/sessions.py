@@ -154,8 +154,11 @@ class LocalSessions:
         name = session_name(key.owner, key.id)
         kept = self._state.kept_workspace(name)
         if kept is not None:
-            return await self._factory.create(kept)
+            sandbox = await self._factory.create(kept)
+            sandbox.assign(key.id)
+            return sandbox
         sandbox = self._pool.claim() or await self._factory.create()
+        sandbox.assign(key.id)
         try:
             sandbox.move_workspace(self._state.claim_workspace(sandbox.workspace, name))
         except OSError as error:

@@ -1,13 +1,15 @@
 """The state directory of one instance: its lock, token and workspaces, and how they get in and out of use.
 
     lock token            of the server
+    audit.jsonl           what the sandboxes asked the proxy for, and what became of it
+    proxy-ca/             the proxy's certificate authority with its key
     system/               files that every sandbox sees, and a copy of bubblewrap when it needs one
     sessions/<name>/      workspaces of sessions, kept until they are deleted
     pool/<name>/          workspaces that nobody has used yet
     exchange/<name>/      FIFOs between the server and one sandbox
     trash/                what is being deleted
 
-Everything but `lock` and `token` may be passed through by other users, since as root the sandboxes are other
+The directories but `proxy-ca` may be passed through by other users, since as root the sandboxes are other
 users; none of it may be listed by them, and a workspace is its owner's alone.
 """
 
@@ -101,6 +103,14 @@ class StateDirectory:
     @property
     def token_file(self) -> Path:
         return self.path / TOKEN_FILE
+
+    @property
+    def audit_file(self) -> Path:
+        return self.path / "audit.jsonl"
+
+    @property
+    def proxy_ca(self) -> Path:
+        return self.path / "proxy-ca"
 
     def close(self) -> None:
         os.close(self.lock_fd)

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -21,11 +22,19 @@ from mcp_server.sessions import session_route
 from mcp_server.settings import ServerSettings
 
 
-def build_app(backend: SandboxBackend, settings: ServerSettings, authenticator: Authenticator) -> Starlette:
-    """The application, for `serving.serve`."""
+def build_app(
+    backend: SandboxBackend,
+    settings: ServerSettings,
+    authenticator: Authenticator,
+    registry: CollectorRegistry | None = None,
+) -> Starlette:
+    """The application, for `serving.serve`. Its /metrics show what else is in `registry`, too."""
     calls = RunningCalls()
     metrics = Metrics(
-        sessions=backend.session_count, warm_sandboxes=backend.warm_count, running_calls=calls.__len__
+        registry,
+        sessions=backend.session_count,
+        warm_sandboxes=backend.warm_count,
+        running_calls=calls.__len__,
     )
     bash = Bash(backend, calls, metrics, progress_interval_seconds=settings.progress_interval_seconds)
     endpoint = McpEndpoint(bash, settings)

@@ -16,16 +16,17 @@ _DURATION_BUCKETS_SECONDS = (0.005, 0.02, 0.1, 0.5, 1, 5, 15, 60, 120, 300)
 
 
 class Metrics:
-    """A registry of its own, so that several servers fit into one process."""
+    """`registry` is one of its own unless given, so that several servers fit into one process."""
 
     def __init__(
         self,
+        registry: CollectorRegistry | None = None,
         *,
         sessions: Callable[[], int],
         warm_sandboxes: Callable[[], int],
         running_calls: Callable[[], int],
     ) -> None:
-        self._registry = CollectorRegistry()
+        self._registry = registry or CollectorRegistry()
         self._calls = Counter(
             "cli_mcp_calls", "Calls of the bash tool by outcome", ["outcome"], registry=self._registry
         )
