@@ -3,21 +3,24 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
 
 from cli_mcp.execution import SandboxUnavailable
-from local_runtime.sandbox import Sandbox
 
 _FIRST_RETRY_SECONDS = 1.0
 _LONGEST_RETRY_SECONDS = 60.0
 
 
-class WarmPool:
+Ready = TypeVar("Ready")
+
+
+class WarmPool(Generic[Ready]):
     """Keeps `size` sandboxes ready from `start` to `close`; failing, it tries again ever less often."""
 
-    def __init__(self, size: int, create: Callable[[], Awaitable[Sandbox]]) -> None:
+    def __init__(self, size: int, create: Callable[[], Awaitable[Ready]]) -> None:
         self._size = size
         self._create = create
-        self._ready: deque[Sandbox] = deque()
+        self._ready: deque[Ready] = deque()
         self._claimed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -27,14 +30,14 @@ class WarmPool:
     def start(self) -> None:
         self._task = asyncio.create_task(self._refill())
 
-    def claim(self) -> Sandbox | None:
+    def claim(self) -> Ready | None:
         """A sandbox that is the caller's from now on, if one is ready."""
         if not self._ready:
             return None
         self._claimed.set()
         return self._ready.popleft()
 
-    async def close(self) -> list[Sandbox]:
+    async def close(self) -> list[Ready]:
         """Stop refilling. Returns the sandboxes that nobody claimed, for the caller to end."""
         if self._task is not None:
             self._task.cancel()

@@ -16,6 +16,7 @@ from typing import Any
 import requests
 import yaml
 
+from local_runtime import cgroups
 from tests.local_runtime.users import UNPRIVILEGED_UID, as_unprivileged_user, passable_directory
 
 _START_SECONDS = 30
@@ -131,6 +132,8 @@ def running(
     finally:
         if server.process.poll() is None:
             server.stop()
+        if os.geteuid() == 0:  # what a killed server left
+            cgroups.prepare(cgroups.group_name(server.state), cgroups.own_mounts()).remove()
 
 
 def command_line(file: Path, *, unprivileged: bool, root: Path, arguments: tuple[str, ...]) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from local_runtime import cgroups
 from tests.e2e_local.harness import Answer, Server, command_line, instance, running
 from tests.local_runtime.users import UNPRIVILEGED_UID, passable_directory
 
@@ -126,7 +127,7 @@ def test_after_a_kill_a_session_is_resumed_and_leftovers_are_removed(unprivilege
             token = server.token
             uids = [path.stat().st_uid for path in server.workspaces()]
             server.stop(signal.SIGKILL)
-        groups = control_groups()
+            left = control_groups(server)
         with running(unprivileged=unprivileged, root=root, warmPoolSize=2) as server:
             assert server.token == token
             answer = server.call("a", "cat file; echo ${LOST-gone}; touch new")
@@ -135,14 +136,13 @@ def test_after_a_kill_a_session_is_resumed_and_leftovers_are_removed(unprivilege
             assert [path.stat().st_uid for path in server.workspaces()] == uids
             until(lambda: len(list((server.state / "pool").iterdir())) == 2)
             until(lambda: not list((server.state / "trash").iterdir()))
-            assert not groups & control_groups()
-        until(lambda: not any("cli-mcp-test-" in group for group in control_groups() - groups))
+            assert not left & control_groups(server)
+        assert not control_groups(server)
 
 
-def control_groups() -> set[str]:
-    """The groups of sessions that exist now."""
-    found = Path("/sys/fs/cgroup").glob("**/cli-mcp-test-*/*/")
-    return {str(path) for path in found}
+def control_groups(server: Server) -> set[Path]:
+    """The groups of the server's sandboxes that exist now."""
+    return set(Path("/sys/fs/cgroup").glob(f"**/{cgroups.group_name(server.state)}/*/"))
 
 
 def test_two_servers_cannot_share_a_state_directory() -> None:

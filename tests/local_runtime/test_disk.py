@@ -1,0 +1,178 @@
+"""The disk guard, with a sandbox that writes down what is done to it."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from local_runtime.disk import (
+    GIBIBYTE,
+    HOST_FREE_BYTES,
+    HOST_FREE_FILES,
+    MEBIBYTE,
+    DiskGuard,
+    HostSpace,
+    readable_size,
+    verdict,
+)
+
+LIMIT_BYTES = 4 * MEBIBYTE
+PLENTY = HostSpace(100 * GIBIBYTE, 1_000_000)
+LOW = HostSpace(HOST_FREE_BYTES - 1, 1_000_000)
+
+
+class Recorder:
+    """A sandbox whose processes do nothing."""
+
+    def __init__(self) -> None:
+        self.forbidden = False
+        self.stopped: list[str] = []
+
+    def forbid_writing(self, forbidden: bool) -> None:
+        self.forbidden = forbidden
+
+    async def stop_processes(self, reason: str) -> None:
+        self.stopped.append(reason)
+
+
+class Host:
+    space = PLENTY
+
+    def __call__(self, fd: int) -> HostSpace:
+        return self.space
+
+
+@pytest.fixture
+def sandbox() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+@pytest.fixture
+def guard(tmp_path: Path, sandbox: Recorder, host: Host) -> Iterator[DiskGuard]:
+    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    yield DiskGuard(fd, LIMIT_BYTES, sandbox, asyncio.Semaphore(1), host_space=host)
+    os.close(fd)
+
+
+def fill(directory: Path, name: str, size_bytes: int) -> Path:
+    file = directory / name
+    file.write_bytes(os.urandom(size_bytes))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("used_bytes", "host_space", "full", "over_limit"),
+    [
+        (LIMIT_BYTES, PLENTY, False, False),
+        (LIMIT_BYTES + 1, PLENTY, True, True),
+        (0, LOW, True, False),
+        (LIMIT_BYTES + 1, LOW, True, True),
+        (0, HostSpace(HOST_FREE_BYTES, None), False, False),
+        (0, HostSpace(GIBIBYTE * 9, HOST_FREE_FILES - 1), True, False),
+    ],
+)
+def test_a_workspace_is_full_when_its_limit_or_the_hosts_reserve_is_reached(
+    used_bytes: int, host_space: HostSpace, full: bool, over_limit: bool
+) -> None:
+    found = verdict(used_bytes, LIMIT_BYTES, host_space)
+    assert (found is not None) is full
+    assert (found is not None and found.over_limit) is over_limit
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [(10 * GIBIBYTE, "10 GiB"), (1536 * MEBIBYTE, "1.5 GiB"), (64 * MEBIBYTE, "64 MiB"), (512, "512 bytes")],
+)
+def test_sizes_are_readable(size_bytes: int, text: str) -> None:
+    assert readable_size(size_bytes) == text
+
+
+async def test_going_over_the_limit_stops_everything_and_forbids_writing(
+    guard: DiskGuard, sandbox: Recorder, tmp_path: Path
+) -> None:
+    fill(tmp_path, "a", LIMIT_BYTES + MEBIBYTE)
+    await guard.look()
+    assert guard.full is not None and "limit of 4 MiB" in guard.full.reason
+    assert sandbox.stopped == [guard.full.reason]
+    assert sandbox.forbidden
+
+
+async def test_while_full_only_growth_is_stopped(guard: DiskGuard, sandbox: Recorder, tmp_path: Path) -> None:
+    fill(tmp_path, "a", LIMIT_BYTES + 3 * MEBIBYTE)
+    await guard.look()
+    sandbox.stopped.clear()
+    await guard.look()
+    assert sandbox.stopped == []
+    fill(tmp_path, "b", 2 * MEBIBYTE)
+    await guard.look()
+    assert len(sandbox.stopped) == 1
+
+
+async def test_room_that_was_freed_cannot_be_taken_again_while_full(
+    guard: DiskGuard, sandbox: Recorder, tmp_path: Path
+) -> None:
+    fill(tmp_path, "a", LIMIT_BYTES + MEBIBYTE)
+    freed = fill(tmp_path, "b", 8 * MEBIBYTE)
+    await guard.look()
+    sandbox.stopped.clear()
+    freed.unlink()
+    await guard.look()
+    assert sandbox.stopped == []
+    fill(tmp_path, "c", 4 * MEBIBYTE)
+    await guard.look()
+    assert len(sandbox.stopped) == 1
+
+
+async def test_freeing_space_gives_writing_back(guard: DiskGuard, sandbox: Recorder, tmp_path: Path) -> None:
+    file = fill(tmp_path, "a", LIMIT_BYTES + MEBIBYTE)
+    await guard.look()
+    file.unlink()
+    await guard.after_command(busy=False)
+    assert guard.full is None
+    assert not sandbox.forbidden
+
+
+async def test_a_full_disk_stops_nobody_who_does_not_write(
+    guard: DiskGuard, sandbox: Recorder, host: Host, tmp_path: Path
+) -> None:
+    host.space = LOW
+    await guard.look()
+    await guard.look()
+    assert sandbox.forbidden
+    assert sandbox.stopped == []
+    fill(tmp_path, "a", 2 * MEBIBYTE)
+    await guard.look()
+    assert len(sandbox.stopped) == 1
+    host.space = PLENTY
+    await guard.look()
+    assert not sandbox.forbidden
+
+
+async def test_it_watches_from_a_command_on_until_nothing_runs(
+    guard: DiskGuard, sandbox: Recorder, tmp_path: Path
+) -> None:
+    guard.start()
+    try:
+        await guard.before_command()
+        fill(tmp_path, "a", LIMIT_BYTES + MEBIBYTE)
+        async with asyncio.timeout(20):
+            while not sandbox.stopped:
+                await asyncio.sleep(0.05)
+    finally:
+        await guard.close()
+
+
+async def test_closing_waits_for_a_measurement(guard: DiskGuard, tmp_path: Path) -> None:
+    for number in range(2000):
+        (tmp_path / str(number)).touch()
+    guard.start()
+    await guard.before_command()
+    await asyncio.sleep(0)
+    await guard.close()

@@ -1,0 +1,90 @@
+"""The filter, run by an interpreter of its few instructions, and by the kernel in the end-to-end tests."""
+
+import errno
+import socket
+import struct
+
+import pytest
+
+from local_runtime import seccomp
+
+ALLOW = 0x7FFF0000
+ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+SOCKET = {"x86_64": 41, "aarch64": 198}
+READ = {"x86_64": 0, "aarch64": 63}
+
+
+def run(program: bytes, *, arch: int, number: int, argument: int = 0) -> int:
+    """What the BPF program answers to a system call."""
+    data = struct.pack("=IIQ6Q", number, arch, 0, argument, 0, 0, 0, 0, 0)
+    instructions = list(struct.iter_unpack("=HBBI", program))
+    accumulator = position = 0
+    while True:
+        code, if_true, if_false, operand = instructions[position]
+        position += 1
+        if code == 0x20:
+            (accumulator,) = struct.unpack_from("=I", data, operand)
+        elif code == 0x06:
+            return int(operand)
+        else:
+            jumps = accumulator == operand if code == 0x15 else accumulator >= operand
+            position += if_true if jumps else if_false
+
+
+def refusal(answer: int) -> str:
+    return "allowed" if answer == ALLOW else errno.errorcode[answer & 0xFFFF]
+
+
+@pytest.mark.parametrize("machine", ARCHES)
+@pytest.mark.parametrize("name", seccomp.DENIED)
+def test_a_denied_call_is_refused(machine: str, name: str) -> None:
+    number = getattr(seccomp.DENIED[name], machine)
+    answer = run(seccomp.filter_program(machine), arch=ARCHES[machine], number=number)
+    assert refusal(answer) == "EPERM"
+
+
+@pytest.mark.parametrize("machine", ARCHES)
+def test_an_ordinary_call_passes(machine: str) -> None:
+    assert run(seccomp.filter_program(machine), arch=ARCHES[machine], number=READ[machine]) == ALLOW
+
+
+@pytest.mark.parametrize("machine", ARCHES)
+@pytest.mark.parametrize("call", [0, 1], ids=["socket", "socketpair"])
+def test_only_families_with_network_namespaces_have_sockets(machine: str, call: int) -> None:
+    number = SOCKET[machine] + (12 * call if machine == "x86_64" else call)
+    program = seccomp.filter_program(machine)
+    passed = [
+        family
+        for family in range(64)
+        if run(program, arch=ARCHES[machine], number=number, argument=family) == ALLOW
+    ]
+    assert passed == sorted(seccomp.SOCKET_FAMILIES)
+    vsock = run(program, arch=ARCHES[machine], number=number, argument=socket.AF_VSOCK)
+    assert refusal(vsock) == "EAFNOSUPPORT"
+
+
+@pytest.mark.parametrize("machine", ARCHES)
+def test_the_upper_half_of_a_family_does_not_hide_it(machine: str) -> None:
+    """The kernel takes an int; what stands above must not make another family of it here."""
+    argument = (7 << 32) | socket.AF_VSOCK
+    answer = run(
+        seccomp.filter_program(machine), arch=ARCHES[machine], number=SOCKET[machine], argument=argument
+    )
+    assert refusal(answer) == "EAFNOSUPPORT"
+
+
+@pytest.mark.parametrize(
+    ("machine", "arch", "number"),
+    [
+        ("x86_64", 0x40000003, 102),  # i386, socketcall
+        ("x86_64", ARCHES["x86_64"], 0x40000000 + 41),  # x32, socket
+        ("aarch64", 0x40000028, 281),  # 32-bit ARM, socket
+    ],
+)
+def test_other_instruction_sets_have_no_system_calls(machine: str, arch: int, number: int) -> None:
+    assert refusal(run(seccomp.filter_program(machine), arch=arch, number=number)) == "ENOSYS"
+
+
+def test_an_unknown_architecture_is_refused() -> None:
+    with pytest.raises(seccomp.UnsupportedArchitecture):
+        seccomp.filter_program("vax")
