@@ -1,4 +1,4 @@
-"""Two API servers for the same tests: the one in memory, and the one that KUBECONFIG names when it is set."""
+"""The same tests twice: on what is in memory, and on the cluster of KUBECONFIG and the real METACONTROLLER."""
 
 from __future__ import annotations
 
@@ -7,69 +7,22 @@ import itertools
 import os
 import subprocess
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.e2e.kube_client import KubeClient, eventually
+from tests.e2e.metacontroller import Metacontroller, running
+from tests.e2e.real_world import RealWorld
+from tests.kube.samples import WIDGETS
 from tests.kube.server import Server
+from tests.kube.worlds import ModelWorld, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from tests.kube.objects import Object
-
-WIDGETS: Object = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "widgets.twin.example.com"},
-    "spec": {
-        "group": "twin.example.com",
-        "scope": "Namespaced",
-        "names": {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "subresources": {"status": {}},
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "properties": {
-                            "spec": {
-                                "type": "object",
-                                "properties": {
-                                    "size": {"type": "integer", "default": 1, "minimum": 1, "maximum": 9},
-                                    "color": {"type": "string", "enum": ["red", "blue"]},
-                                    "code": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 5},
-                                    "parts": {
-                                        "type": "array",
-                                        "maxItems": 2,
-                                        "x-kubernetes-list-type": "map",
-                                        "x-kubernetes-list-map-keys": ["name"],
-                                        "items": {
-                                            "type": "object",
-                                            "required": ["name"],
-                                            "properties": {
-                                                "name": {"type": "string"},
-                                                "weight": {"type": "integer", "default": 5},
-                                            },
-                                        },
-                                    },
-                                    "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-                                },
-                            },
-                            "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-                        },
-                    }
-                },
-            }
-        ],
-    },
-}
 
 
 @dataclass(frozen=True)
@@ -130,13 +83,58 @@ def api_server(request: pytest.FixtureRequest) -> Iterator[ApiServer]:
 _numbers = itertools.count(1)
 
 
-@pytest.fixture
-def kube(api_server: ApiServer) -> Iterator[KubeClient]:
-    """A client in a new namespace, which goes after the test."""
-    client = KubeClient(api_server.url, f"twin-{os.getpid()}-{next(_numbers)}")
+@contextmanager
+def new_namespace(url: str) -> Iterator[KubeClient]:
+    """A client in a new namespace, which goes afterwards."""
+    client = KubeClient(url, f"twin-{os.getpid()}-{next(_numbers)}")
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": client.namespace}}
     assert client.create(namespace).code == 201
     eventually(lambda: client.get("ServiceAccount", "default").code == 200)
     eventually(lambda: client.get("ConfigMap", "kube-root-ca.crt").code == 200)
     yield client
     client.delete("Namespace", client.namespace)
+
+
+@pytest.fixture
+def kube(api_server: ApiServer) -> Iterator[KubeClient]:
+    with new_namespace(api_server.url) as client:
+        yield client
+
+
+def what_the_real_one_lacks() -> str:
+    missing = [
+        name for name in ("KUBECONFIG", "METACONTROLLER", "METACONTROLLER_CRDS") if name not in os.environ
+    ]
+    return f"not set: {', '.join(missing)}" if missing else ""
+
+
+@pytest.fixture(scope="session")
+def metacontroller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metacontroller]:
+    """The real one, against the cluster of KUBECONFIG."""
+    if missing := what_the_real_one_lacks():
+        pytest.skip(missing)
+    with in_cluster() as server:
+        kube = KubeClient(server.url)
+        assert kube.create(WIDGETS).code in (201, 409)
+        folder = tmp_path_factory.mktemp("metacontroller")
+        binary, manifests = (Path(os.environ[name]) for name in ("METACONTROLLER", "METACONTROLLER_CRDS"))
+        with running(binary, manifests, server.url, folder) as process:
+            yield process
+
+
+@pytest.fixture(params=["model", "real"])
+def new_world(request: pytest.FixtureRequest) -> Iterator[Callable[..., World]]:
+    """Makes worlds: `new_world(method, **settings)`; each has a CompositeController and a namespace of its own."""
+    if request.param == "model":
+        yield lambda method="InPlace", **settings: ModelWorld(method, **settings)
+        return
+    process: Metacontroller = request.getfixturevalue("metacontroller")
+    with ExitStack() as worlds:
+
+        def new(method: str = "InPlace", **settings: object) -> World:
+            kube = worlds.enter_context(new_namespace(process.api_url))
+            world = RealWorld(kube, process, method, **settings)
+            worlds.callback(world.close)
+            return world
+
+        yield new

@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Call:
-    """A request before it is sent: verb, kind as kubectl names it, namespace and name."""
+    """A request before it is sent; `resource` is plural, with `/subresource` where there is one."""
 
     verb: str
     resource: str
@@ -93,7 +93,7 @@ class Connection:
         raise AssertionError("the last try either returns or raises")
 
     def _send(self, verb: str, obj: Object, request: Callable[[], Answer], subresource: str = "") -> Answer:
-        resource = self._api.registry.by_kind(str(obj.get("apiVersion")), obj["kind"]).qualified
+        resource = self._api.registry.by_kind(str(obj.get("apiVersion")), obj["kind"]).plural
         call = Call(
             verb, f"{resource}/{subresource}" if subresource else resource, namespace_of(obj), name_of(obj)
         )
