@@ -20,7 +20,8 @@ _RESOLVE = _RESOLVE_NO_XDEV | _RESOLVE_NO_MAGICLINKS | _RESOLVE_NO_SYMLINKS | _R
 # A kernel, or a seccomp filter, that does not know the call answers with one of these.
 _OPENAT2_MISSING = {errno.ENOSYS, errno.EPERM}
 _OPEN_TREE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-_ALWAYS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_ALWAYS = os.O_NOFOLLOW | os.O_CLOEXEC
+_ALWAYS_FOR_CONTENT = os.O_NONBLOCK | os.O_NOCTTY  # openat2(2) refuses these beside O_PATH
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -59,12 +60,18 @@ class ConfinedDirectory:
     def open(self, path: str, flags: int, mode: int = 0o600) -> int:
         """A descriptor for `path`, as open(2); never blocks on a FIFO and never follows a link."""
         parts = _components(path)
+        flags |= _ALWAYS if flags & os.O_PATH else _ALWAYS | _ALWAYS_FOR_CONTENT
         try:
-            return _openat2(self._fd, "/".join(parts), flags | _ALWAYS, mode)
+            fd = _openat2(self._fd, "/".join(parts), flags, mode)
         except OSError as error:
             if error.errno not in _OPENAT2_MISSING:
                 raise
-        return self._walk(parts, flags | _ALWAYS, mode)
+            fd = self._walk(parts, flags, mode)
+        # O_PATH|O_NOFOLLOW opens a link itself instead of failing, open(2).
+        if flags & os.O_PATH and stat.S_ISLNK(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        return fd
 
     def create(self, path: str, mode: int = 0o600) -> int:
         """A descriptor for writing to a new regular file; FileExistsError when anything has that name."""
@@ -110,9 +117,6 @@ class ConfinedDirectory:
             os.close(current)
         try:
             self._check_device(fd)
-            # O_PATH|O_NOFOLLOW opens a link itself instead of failing.
-            if stat.S_ISLNK(os.fstat(fd).st_mode):
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         except OSError:
             os.close(fd)
             raise

@@ -66,7 +66,7 @@ def descendants(root: Process) -> dict[int, Process]:
     What forks meanwhile may be missed: whoever needs them all asks until nothing new turns up.
     """
     now = read_process(root.pid)
-    if now is None or now.identity != root.identity:
+    if now is None or now.identity != root.identity or not now.alive:
         return {}
     pending = _children(now)
     if pending is None:

@@ -179,15 +179,22 @@ class Sandbox:
         when nothing but one `ask_again` was sent since it last had read everything."""
         return self.running and pending_bytes(self._requests) == 0
 
+    @property
+    def alive(self) -> bool:
+        """Whether the first process runs; the kernel knows earlier than `running`."""
+        return not self._destroyed and processes.still_runs(self.root)
+
     async def processes(self) -> Mapping[int, Process]:
-        """All processes of the sandbox but its root, by pid on this side."""
-        if self._destroyed or self._process.returncode is not None:
+        """All processes of the sandbox but its root, by pid on this side; none when the root is gone."""
+        if self._destroyed:
             return {}
         if len(self._known) > _FEW_PROCESSES:
-            self._known = await asyncio.to_thread(processes.descendants, self.root)
+            found = await asyncio.to_thread(processes.descendants, self.root)
         else:
-            self._known = processes.descendants(self.root)
-        return self._known
+            found = processes.descendants(self.root)
+        if found:
+            self._known = found
+        return found
 
     async def destroy(self) -> None:
         """End the sandbox with everything in it and let go of it. May be called again."""
@@ -198,7 +205,7 @@ class Sandbox:
         # cannot fork while they are counted.
         left = dict(self._known)
         for _ in range(3):
-            if self._process.returncode is None:
+            if self.alive:
                 left |= await self.processes()
             else:
                 left |= await asyncio.to_thread(processes.in_session, self.root)

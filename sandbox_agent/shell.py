@@ -177,7 +177,7 @@ class Shell:
     async def _running_sandbox(self) -> Sandbox:
         if self._closed:
             raise SandboxUnavailable("The sandbox was closed.")
-        if self._sandbox is None or not self._sandbox.running:
+        if self._sandbox is None or not self._sandbox.running or not self._sandbox.alive:
             if self._sandbox is not None:
                 await self._sandbox.destroy()
             self._sandbox = await Sandbox.launch(self._launcher, self._mailbox)
@@ -218,7 +218,7 @@ class Shell:
     async def _revive(self) -> list[str]:
         """Have a shell that works, though something may have happened to it since the last command."""
         sandbox = self._sandbox
-        if sandbox is None or not sandbox.running:
+        if sandbox is None or not sandbox.running or not sandbox.alive:
             return await self._restart(SandboxDeath())
         if self._bash is None or not processes.still_runs(self._bash):
             return ["The shell had ended since the last command and was started again.", *await self.start()]

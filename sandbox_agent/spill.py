@@ -4,6 +4,7 @@ The workspace belongs to the sandbox, which may put anything in the way at any t
 Methods block on the disk and are called from threads.
 """
 
+import logging
 import os
 import re
 import threading
@@ -13,6 +14,7 @@ from itertools import islice
 
 from sandbox_agent.confined import ConfinedDirectory
 
+_log = logging.getLogger(__name__)
 DIRECTORY = ".cli-mcp"
 _NAME = re.compile(r"(\d{1,12})\.[a-z.]+")
 # A sandbox may fill the directory with names; beyond these it hurts itself alone.
@@ -125,5 +127,8 @@ class SpillDirectory:
                 del self._sizes[oldest]
             try:
                 self._workspace.unlink(f"{DIRECTORY}/{oldest}")
-            except OSError:
-                pass  # the sandbox removed or replaced it: then its space is the sandbox's own affair
+            except FileNotFoundError:
+                pass  # the sandbox removed it
+            except OSError as error:
+                # The sandbox replaced the directory: then the space is its own affair.
+                _log.info("cannot remove an old output file: %s", error.strerror)

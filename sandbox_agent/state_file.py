@@ -27,9 +27,10 @@ class StateFile:
             fd = os.open(self._path, _READ_FLAGS)
         except OSError:
             return None
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            return None
         with open(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return None
             data = file.read(_LIMIT_BYTES + 1)
         try:
             return Snapshot.load(data) if len(data) <= _LIMIT_BYTES else None

@@ -1,0 +1,109 @@
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sandbox_agent.snapshot import Snapshot, restore_script
+from sandbox_agent.state_file import StateFile
+
+EMPTY = Snapshot(b"/", b"", b"", b"", b"")
+
+
+def restored(snapshot: Snapshot, then: str) -> str:
+    """What `then` prints in a shell with the state of the snapshot."""
+    bash = ["bash", "--norc", "--noprofile", "-O", "expand_aliases"]
+    done = subprocess.run(bash, input=restore_script(snapshot) + then.encode(), capture_output=True)
+    return done.stdout.decode()
+
+
+@pytest.mark.parametrize(
+    ("variables", "then", "printed"),
+    [
+        (b'declare -- A="1"\n', "echo $A", "1\n"),
+        (b'declare -x A="1"\n', "bash -c 'echo $A'", "1\n"),
+        (b'declare -- A="two\nlines"\n', 'echo "$A"', "two\nlines\n"),
+        (b'declare -r A="1"\n', "A=2; echo $A", ""),
+        (b'declare -r UID="1"\ndeclare -- A="1"\n', "echo $A", "1\n"),
+        (b'declare -- TMOUT="1"\ndeclare -- A="1"\n', "echo $TMOUT$A", "1\n"),
+        (b'declare -- BASH_XTRACEFD="1"\ndeclare -- A="1"\n', "set -x; echo $A", "1\n"),
+        (b'declare -x PWD="/nowhere"\n', "echo $PWD", "/\n"),
+        (b'declare -r BASHOPTS="extglob"\n', "shopt -q extglob && ! shopt -q sourcepath && echo on", "on\n"),
+        (b'declare -r BASHOPTS="extdebug"\n', "shopt -q extdebug || echo off", "off\n"),
+        (b'declare -r SHELLOPTS="noglob:nounset"\n', "echo * {a,b}; echo $X; echo on", "* {a,b}\n"),
+        (b'declare -r SHELLOPTS="braceexpand:errexit:onecmd"\n', "false; echo {a,b}", "a b\n"),
+        (b'declare -r BASHOPTS="x;touch injected"\n', "ls injected 2>/dev/null", ""),
+        (b"garbage ( that ' does not parse\n", "echo on", ""),
+    ],
+)  # fmt: skip
+def test_variables_and_options_come_back(variables: bytes, then: str, printed: str) -> None:
+    snapshot = Snapshot(b"/", variables, b"", b"", b"")
+    assert restored(snapshot, then) == printed
+
+
+def test_directories_with_any_name_come_back(tmp_path: Path) -> None:
+    for name in ("a b", "it's", "new\nline", "-dash", "$HOME `x`", "ünï"):
+        (tmp_path / name).mkdir()
+        assert restored(Snapshot(bytes(tmp_path / name), b"", b"", b"", b""), "pwd") == f"{tmp_path}/{name}\n"
+
+
+def test_functions_are_defined_before_aliases_could_change_them() -> None:
+    snapshot = Snapshot(
+        b"/", b"", b"f () \n{ \n    x\n}\nx () { echo function; }\n", b"alias x='echo alias'\n", b""
+    )
+    assert restored(snapshot, "f; x") == "function\nalias\n"
+
+
+def test_traps_do_not_fire_while_the_rest_is_restored() -> None:
+    traps = b"umask 0027\ntrap -- 'echo bye' EXIT\ntrap -- 'exit 9' ERR\n"
+    snapshot = Snapshot(b"/nowhere", b'declare -r UID="1"\n', b"", b"", traps)
+    assert restored(snapshot, "umask") == "0027\nbye\n"
+
+
+def test_a_snapshot_survives_as_bytes() -> None:
+    snapshot = Snapshot(b"/x", b"v\xff\n", b"f", b"", b"umask 0\n")
+    assert Snapshot.load(snapshot.dump()) == snapshot
+
+
+@pytest.mark.parametrize("data", [b"", b"\0", b"\0" * 5, b"\0" * 3])
+def test_other_bytes_are_no_snapshot(data: bytes) -> None:
+    with pytest.raises(ValueError, match="snapshot"):
+        Snapshot.load(data)
+
+
+def test_a_saved_state_is_found_again_and_replaced(tmp_path: Path) -> None:
+    file = StateFile(tmp_path / "state")
+    assert file.load() is None
+    for snapshot in (EMPTY, Snapshot(b"/x", b"v", b"f", b"a", b"u")):
+        file.save(snapshot)
+        assert file.load() == snapshot
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "directory", "garbage", "huge", "device"])
+def test_a_state_file_that_something_else_took_the_place_of_is_no_state(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "state"
+    match kind:
+        case "link":
+            (tmp_path / "other").write_bytes(EMPTY.dump())
+            path.symlink_to("other")
+        case "fifo":
+            subprocess.run(["mkfifo", path], check=True)
+        case "directory":
+            path.mkdir()
+        case "garbage":
+            path.write_bytes(b"garbage")
+        case "huge":
+            with path.open("wb") as file:
+                file.truncate(1 << 30)
+        case "device":
+            path.symlink_to("/dev/zero")
+    assert StateFile(path).load() is None
+
+
+def test_saving_never_writes_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("precious")
+    for name in ("state", "state.new"):
+        (tmp_path / name).symlink_to("victim")
+    StateFile(tmp_path / "state").save(EMPTY)
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert StateFile(tmp_path / "state").load() == EMPTY
