@@ -1,6 +1,7 @@
 """`cli-mcp call`: runs one command in a session and becomes its output and exit status."""
 
 import asyncio
+import os
 import sys
 
 from cli_mcp.client.connection import ClientError, OnProgress, Result, Target, connect
@@ -8,6 +9,7 @@ from cli_mcp.client.options import EXIT_INTERRUPTED, EXIT_NO_RESULT, parser, tar
 from cli_mcp.client.progress import ProgressLine
 
 _DEFAULT_SESSION = "cli"
+_EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 
 def main(arguments: list[str]) -> int:
@@ -28,7 +30,12 @@ def main(arguments: list[str]) -> int:
         progress.clear()
         return EXIT_INTERRUPTED
     progress.clear()
-    write(result)
+    try:
+        write(result)
+    except BrokenPipeError:
+        # What is left in the buffer would fail once more when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _EXIT_BROKEN_PIPE
     return result.exit_code
 
 

@@ -1,6 +1,8 @@
 """The options that `call` and `shell` share."""
 
 import argparse
+import ipaddress
+import urllib.parse
 from pathlib import Path
 
 from cli_mcp.client.connection import DEFAULT_URL, ClientError, Target, endpoint_url
@@ -23,18 +25,27 @@ def parser(name: str, description: str) -> argparse.ArgumentParser:
 
 def target(options: argparse.Namespace, session: str) -> Target:
     """Raises ClientError."""
-    return Target(endpoint_url(options.url), session, read_token(options.token_file, own_state_directory()))
+    url = endpoint_url(options.url)
+    return Target(url, session, read_token(options.token_file, url, own_state_directory()))
 
 
-def read_token(token_file: Path | None, state_directory: Path) -> str | None:
-    """The token in `token_file`, by default in that of the server below `state_directory` started last.
+def read_token(token_file: Path | None, url: str, state_directory: Path) -> str | None:
+    """The token in `token_file`; for a server on loopback by default the newest below `state_directory`.
 
-    None when there is no such server. Raises ClientError.
+    None when there is none: a token that was found is for nobody else to see. Raises ClientError.
     """
-    file = token_file or newest_token_file(state_directory)
+    file = token_file or (newest_token_file(state_directory) if _is_on_loopback(url) else None)
     if file is None:
         return None
     try:
         return file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ClientError(f"Cannot read the token: {error}") from None
+
+
+def _is_on_loopback(url: str) -> bool:
+    host = urllib.parse.urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -4,6 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mcp import types
 
 from cli_mcp.execution import Outcome, Progress, StreamOutput
@@ -207,6 +209,29 @@ def test_no_result_is_larger_than_clients_accept(stdout: str, stderr: str, cut: 
     assert len(json.dumps(result.model_dump(mode="json", by_alias=True))) <= MAX_ENCODED_BYTES
     if content_of(result)["encoding"] == "base64":
         assert base64.b64decode(content_of(result)["stdout"]) == FILLS[stdout]
+
+
+PIECES = st.sampled_from(
+    [b"\0", b"\x1b", b"x", b"\n", b"\xff", b"\x80", b"\xc3", "é".encode(), "€😀".encode()]
+)
+BYTES = st.lists(PIECES, max_size=12).map(b"".join)
+
+
+@given(BYTES, BYTES, BYTES, BYTES, st.integers(0, 3), st.integers(0, 255))
+def test_any_output_becomes_a_result_that_has_all_that_was_kept(
+    head: bytes, tail: bytes, err_head: bytes, err_tail: bytes, omitted: int, exit_code: int
+) -> None:
+    stdout = StreamOutput(head, tail, len(head) + len(tail) + omitted, "/f", 5)
+    stderr = StreamOutput(err_head, err_tail, len(err_head) + len(err_tail) + omitted, "/f", 5)
+    result = result_of(Outcome(exit_code, stdout, stderr, 1, "/"))
+    content = content_of(result)
+    result.model_dump_json().encode()
+    assert content["truncated"] == (omitted > 0)
+    for name, kept in (("stdout", head + tail), ("stderr", err_head + err_tail)):
+        if content["encoding"] == "base64":
+            assert base64.b64decode(content[name]) == kept
+        elif omitted == 0:
+            assert content[name].encode() == kept
 
 
 def test_ordinary_text_stays_text_whatever_its_size() -> None:

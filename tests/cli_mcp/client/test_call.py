@@ -1,6 +1,7 @@
 """The `cli-mcp call` command as a process, against a server of the test."""
 
 import asyncio
+import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -18,13 +19,13 @@ from tests.mcp_server.fake_backend import (
 )
 
 
-async def start(server: RunningServer, tmp_path: Path, *arguments: str) -> Process:
+async def start(server: RunningServer, tmp_path: Path, *arguments: str, stdout: int = PIPE) -> Process:
     token = tmp_path / "token"
     token.write_text(TOKEN)
     options = ["call", server.origin, *arguments, "--token-file", str(token)]
     script = "import sys, cli_mcp.cli; sys.exit(cli_mcp.cli.main())"
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-c", script, *options, stdin=PIPE, stdout=PIPE, stderr=PIPE
+        sys.executable, "-c", script, *options, stdin=PIPE, stdout=stdout, stderr=PIPE
     )
 
 
@@ -88,3 +89,14 @@ async def test_ctrl_c_interrupts_the_command_on_the_server(tmp_path: Path) -> No
         assert process.returncode == 130
         assert b"Traceback" not in stderr
         await eventually(lambda: server.backend.interrupted == ["sleep 60"])
+
+
+async def test_a_reader_that_has_seen_enough_causes_no_traceback(tmp_path: Path) -> None:
+    async with running_server(FakeBackend(outcome(b"line\n" * 10_000))) as server:
+        read_end, write_end = os.pipe()
+        process = await start(server, tmp_path, "x", stdout=write_end)
+        os.close(read_end)
+        os.close(write_end)
+        assert process.stderr is not None
+        assert await process.stderr.read() == b""
+        assert await process.wait() == 141
