@@ -4,6 +4,7 @@
 |---|---|
 | replicas | server (and proxy, at most two) scale and roll nothing; disruption budgets come and go |
 | serverContainer | the server rolls |
+| ssh | the gateway rolls when its Secrets change; routes and keys are read at each login |
 | proxy | the proxy rolls when its routes change; sandboxes when the kubeconfig that they see changes |
 | sandbox.image, env, resources, placement, dns, isolationTest, workspace.size | a new pool hash: unclaimed
   sandboxes retire and are replaced, claimed ones keep what they started with |
@@ -29,6 +30,7 @@ from hooks.canonical import canonical_quantity, canonical_resources, canonical_t
 from hooks.generated import GeneratedSecret, encoded_data
 from hooks.routes import Routes
 from hooks.settings import Settings
+from hooks.ssh import authorized_keys_secrets, host_key_secret, routes_json
 from hooks.templates import render
 from hooks.wire import (
     CONFIG_MAP,
@@ -44,8 +46,9 @@ from hooks.wire import (
     Parent,
 )
 
-# One proxy carries hundreds of sandboxes; the second is there for when a node goes.
+# One proxy or gateway carries hundreds of sandboxes; the second is there for when a node goes.
 MAX_PROXY_REPLICAS = 2
+MAX_SSH_REPLICAS = 2
 DEFAULT_SERVER_RESOURCES = pod_api.Resources(
     requests={"cpu": "100m", "memory": "192Mi"}, limits={"memory": "1Gi"}
 )
@@ -83,16 +86,27 @@ class Child:
 
 
 def _budget(component: str) -> Callable[[Inputs], Values]:
-    return lambda inputs: {
-        "component": component,
-        "name": inputs.parent.names.proxy
-        if component == names.COMPONENT_PROXY
-        else inputs.parent.names.server,
-    }
+    def values(inputs: Inputs) -> Values:
+        by_component = {
+            names.COMPONENT_SERVER: inputs.parent.names.server,
+            names.COMPONENT_PROXY: inputs.parent.names.proxy,
+            names.COMPONENT_SSH: inputs.parent.names.ssh,
+        }
+        return {"component": component, "name": by_component[component]}
+
+    return values
 
 
 def _several_replicas(inputs: Inputs) -> bool:
     return inputs.spec.replicas > 1
+
+
+def _has_ssh(inputs: Inputs) -> bool:
+    return inputs.spec.ssh is not None
+
+
+def _has_several_ssh_replicas(inputs: Inputs) -> bool:
+    return _has_ssh(inputs) and _several_replicas(inputs)
 
 
 CHILDREN = (
@@ -133,6 +147,19 @@ CHILDREN = (
     Child(ROLE, "client-role", lambda n: n.client),
     Child(ROLE_BINDING, "server-role-binding", lambda n: n.server),
     Child(ROLE_BINDING, "client-role-binding", lambda n: n.client),
+    Child(CONFIG_MAP, "ssh-config-map", lambda n: n.ssh, lambda i: _ssh_values(i), wanted=_has_ssh),
+    Child(SERVICE, "ssh-service", lambda n: n.ssh, lambda i: _ssh_values(i), wanted=_has_ssh),
+    Child(SERVICE_ACCOUNT, "ssh-service-account", lambda n: n.ssh, wanted=_has_ssh),
+    Child(DEPLOYMENT, "ssh-deployment", lambda n: n.ssh, lambda i: _ssh_values(i), wanted=_has_ssh),
+    Child(NETWORK_POLICY, "ssh-network-policy", lambda n: n.ssh, wanted=_has_ssh),
+    Child(ROLE_BINDING, "ssh-role-binding", lambda n: n.ssh, wanted=_has_ssh),
+    Child(
+        POD_DISRUPTION_BUDGET,
+        "disruption-budget",
+        lambda n: n.ssh,
+        _budget(names.COMPONENT_SSH),
+        wanted=_has_several_ssh_replicas,
+    ),
 )
 
 
@@ -271,6 +298,22 @@ def _proxy_values(inputs: Inputs) -> Values:
         "proxy_replicas": min(inputs.spec.replicas, MAX_PROXY_REPLICAS),
         "proxy_config_hash": inputs.routes.config_hash,
         "kubeconfig_secret": secret,
+    }
+
+
+def _ssh_values(inputs: Inputs) -> Values:
+    ssh = inputs.spec.ssh
+    if ssh is None:
+        return {}
+    container = inputs.spec.server_container
+    return {
+        "ssh_replicas": min(inputs.spec.replicas, MAX_SSH_REPLICAS),
+        "ssh_routes": routes_json(ssh),
+        "server_image_pull_policy": (container and container.image_pull_policy) or "",
+        "authorized_keys_secrets": authorized_keys_secrets(ssh),
+        "host_key_secret": host_key_secret(inputs.parent.names, ssh),
+        "service_type": ssh.service.type,
+        "node_port": ssh.service.node_port,
     }
 
 

@@ -14,10 +14,10 @@ from cli_mcp.api.instance import InstanceSpec
 from cli_mcp.kubeconfig import InvalidKubeconfig, parse_kubeconfig
 from hooks.generated import GeneratedSecret, decoded_data
 from hooks.problem import Problem, Reason
+from hooks.ssh import AUTHORIZED_KEYS, HOST_KEY
 from hooks.wire import SECRET, HookRequest
 
 TLS_KEYS = ("tls.crt", "tls.key")
-SSH_AUTHORIZED_KEYS = "authorized_keys"
 WARN_BEFORE_EXPIRY = timedelta(days=14)
 _CACHED_CREDENTIALS = 1024
 
@@ -27,9 +27,9 @@ def required_secrets(parent_names: names.InstanceNames, spec: InstanceSpec) -> d
     read where routes are planned."""
     required: dict[str, tuple[str, ...]] = {parent_names.tls: TLS_KEYS}
     if spec.ssh:
-        required |= {route.authorized_keys_secret: (SSH_AUTHORIZED_KEYS,) for route in spec.ssh.routes}
+        required |= {route.authorized_keys_secret: (AUTHORIZED_KEYS,) for route in spec.ssh.routes}
         if spec.ssh.host_key_secret:
-            required[spec.ssh.host_key_secret] = ("ssh_host_ed25519_key",)
+            required[spec.ssh.host_key_secret] = (HOST_KEY,)
     return required
 
 

@@ -66,6 +66,7 @@ def _names_by_kind(parent: Parent, spec: InstanceSpec) -> dict[ChildKind, set[st
     found[SECRET] = {
         parent.names.proxy_ca,
         parent.names.session_key,
+        parent.names.ssh_host_key,
         *required_secrets(parent.names, spec),
         *kubeconfig,
     }

@@ -16,9 +16,9 @@ from pydantic import ValidationError
 from cli_mcp import authority, names
 from cli_mcp.session_keys import PUBLICATION, SessionKey, SessionKeys
 from hooks.keys import KeyGenerator
+from hooks.ssh import HOST_KEY
 from hooks.wire import SECRET, HookRequest, Manifest
 
-SSH_HOST_KEY = "ssh_host_ed25519_key"
 _CERTIFICATE_END = "-----END CERTIFICATE-----\n"
 _PRIVATE_KEY_END = "-----END PRIVATE KEY-----\n"
 
@@ -102,7 +102,7 @@ def ssh_host_key(request: HookRequest, keygen: KeyGenerator) -> GeneratedSecret:
     """The gateway's host key; it has no rotation, clients pin it."""
 
     def made() -> Data:
-        return {SSH_HOST_KEY: keygen.ssh_host_key()}
+        return {HOST_KEY: keygen.ssh_host_key()}
 
     return _secret(request, request.parent.names.ssh_host_key, names.COMPONENT_SSH, None, made=made)
 

@@ -5,6 +5,7 @@ requests carry the contents of Secrets.
 """
 
 import argparse
+import gc
 import ipaddress
 import os
 import sys
@@ -25,6 +26,7 @@ THREADS = 12
 # Longer than the webhooks' own timeout, so that a slow answer is Metacontroller's to give up.
 _REQUEST_TIMEOUT_SECONDS = 60
 _KEEP_ALIVE_SECONDS = 75
+_GC_THRESHOLD_CONTAINERS = 500_000
 
 
 class HookServer(BaseApplication):
@@ -64,8 +66,16 @@ def main(arguments: list[str]) -> int:
         lambda: datetime.now(UTC),
         expected_token=(lambda: token_file.read_text().strip()) if token_file else None,
     )
+    collect_garbage_rarely()
     HookServer(app, gunicorn_options(options.listen, options.tls_cert, options.tls_key)).run()
     return 0
+
+
+def collect_garbage_rarely() -> None:
+    """A large request is half a million containers without a cycle among them, which Python's collector
+    would walk over and over while they are read: half of the time of a sync."""
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD_CONTAINERS, 10, 10)
 
 
 def _is_loopback(listen: str) -> bool:

@@ -8,11 +8,13 @@ from datetime import UTC, datetime
 
 from cli_mcp import names
 from cli_mcp.session_keys import SessionKey
+from hooks.credentials import TLS_KEYS
 from hooks.customize import related_rules
 from hooks.generated import encoded_data
 from hooks.keys import Authority
 from hooks.reconcile import sync
 from hooks.settings import Settings
+from hooks.ssh import AUTHORIZED_KEYS, HOST_KEY
 from hooks.wire import CHILD_KINDS, ENDPOINT_SLICE, POD, SECRET, Manifest, Parent, parse_parent
 
 ASSUMED_ADDRESS = "192.0.2.1"
@@ -160,7 +162,7 @@ def _assumed_secret(parent: Parent, name: str) -> Manifest:
         "contexts": [{"name": "context", "context": {"cluster": "cluster", "user": "user"}}],
         "current-context": "context",
     }
-    keys = ("tls.crt", "tls.key", "authorized_keys", "ssh_host_ed25519_key")
+    keys = (*TLS_KEYS, AUTHORIZED_KEYS, HOST_KEY)
     data = encoded_data({**dict.fromkeys(keys, NOT_SHOWN), names.KUBECONFIG_KEY: json.dumps(kubeconfig)})
     return {
         "apiVersion": "v1",

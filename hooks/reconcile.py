@@ -26,6 +26,7 @@ from hooks.children import (
 from hooks.credentials import check_expiry, check_secrets
 from hooks.echo import kept
 from hooks.gate import closed_because
+from hooks.generated import decoded_data
 from hooks.instance import InvalidSpec, read_spec
 from hooks.keys import KeyGenerator
 from hooks.network import dns_addresses, proxy_address, widening_policies
@@ -34,11 +35,13 @@ from hooks.pool import PoolPlan, PoolPolicy, plan_pool
 from hooks.problem import Problem, Reason
 from hooks.routes import plan_routes
 from hooks.settings import Settings
+from hooks.ssh import HOST_KEY, host_key_secret, read_host_key
 from hooks.status import PoolState, conditions, only_ready
 from hooks.wire import (
     DEPLOYMENT,
     KINDS_BY_KEY,
     POD,
+    SECRET,
     HookRequest,
     Manifest,
     Parent,
@@ -68,6 +71,8 @@ def _reconcile(
     proxy_ca = generated.proxy_ca(request, now, keygen)
     session_key = generated.session_key(request, now, keygen, _oldest_sandbox(pods))
     secrets = [proxy_ca, session_key]
+    if spec.ssh and not spec.ssh.host_key_secret:
+        secrets.append(generated.ssh_host_key(request, keygen))
     inputs = Inputs(
         parent=parent,
         spec=spec,
@@ -98,6 +103,7 @@ def _reconcile(
             "warmPoolDesired": spec.sandbox.warm_pool_size,
             "resolvedSandboxImage": spec.sandbox.image or settings.sandbox_image,
             "clientServiceAccount": parent.names.client,
+            **_ssh_status(request, spec),
             "conditions": written,
         },
         "children": children + sandboxes,
@@ -193,6 +199,18 @@ def _kubeconfig_secret(parent: Parent, spec: InstanceSpec) -> str | None:
     return (target.secret_name or parent.names.kubeconfig) if target else None
 
 
+def _ssh_status(request: HookRequest, spec: InstanceSpec) -> Manifest:
+    """What clients check the gateway by, once its host key has been observed."""
+    if spec.ssh is None:
+        return {}
+    name = host_key_secret(request.parent.names, spec.ssh)
+    secret = request.child(SECRET, name) or request.related_object(SECRET, name)
+    key = read_host_key(decoded_data(secret).get(HOST_KEY, "")) if secret else None
+    if key is None:
+        return {}
+    return {"ssh": {"hostKeyFingerprint": key.fingerprint, "knownHosts": key.known_hosts(request.parent)}}
+
+
 def _missing_children(request: HookRequest, desired: list[Manifest]) -> list[Problem]:
     """Children that did not become ours: taken by somebody, which Metacontroller passes over in silence, or
     on their way."""
@@ -232,6 +250,7 @@ def _unavailable_deployments(request: HookRequest) -> list[Problem]:
         for name, component in (
             (request.parent.names.server, names.COMPONENT_SERVER),
             (request.parent.names.proxy, names.COMPONENT_PROXY),
+            (request.parent.names.ssh, names.COMPONENT_SSH),
         )
         if (deployment := request.child(DEPLOYMENT, name)) is not None and not _is_available(deployment)
     ]

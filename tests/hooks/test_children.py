@@ -24,6 +24,7 @@ INPUTS = Inputs(
     proxy_address="10.96.0.20",
     session_keys=[],
 )
+SSH = {"routes": [{"username": "ann", "authorizedKeysSecret": "keys.of.ann"}]}
 OPENSHIFT = Settings(SETTINGS.image, SETTINGS.sandbox_image, "openshift")
 
 
@@ -55,7 +56,7 @@ def pod_specs(given: Inputs) -> dict[str, Manifest]:
 
 
 def test_every_child_is_in_the_table_once_and_says_whose_it_is() -> None:
-    children = fixed_children(inputs({"replicas": 2}))
+    children = fixed_children(inputs({"replicas": 2, "ssh": SSH}))
     assert len(children) == len(CHILDREN)
     for child, entry in zip(children, CHILDREN, strict=True):
         assert (child["apiVersion"], child["kind"]) == (entry.kind.api_version, entry.kind.kind)
@@ -70,7 +71,7 @@ def test_every_child_is_in_the_table_once_and_says_whose_it_is() -> None:
 @pytest.mark.parametrize("image", ["", "registry.example.com/tools:1"], ids=["own image", "admin's image"])
 def test_every_pod_meets_the_restricted_pod_security_level(platform: Settings, image: str) -> None:
     """https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted"""
-    for name, spec in pod_specs(inputs({"sandbox": {"image": image}}, settings=platform)).items():
+    for name, spec in pod_specs(inputs({"sandbox": {"image": image}, "ssh": SSH}, settings=platform)).items():
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert ("runAsUser" in spec["securityContext"]) is (platform is SETTINGS), name

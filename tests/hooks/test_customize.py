@@ -33,7 +33,7 @@ def secrets(spec: Any) -> list[str]:
     return found
 
 
-GENERATED = ["cli-mcp-demo-proxy-ca", "cli-mcp-demo-session-key"]
+GENERATED = ["cli-mcp-demo-proxy-ca", "cli-mcp-demo-session-key", "cli-mcp-demo-ssh-host-key"]
 
 
 @pytest.mark.parametrize(

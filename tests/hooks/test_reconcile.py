@@ -48,6 +48,13 @@ RICH: dict[str, Any] = {
     },
     "serverContainer": {"resources": {"limits": {"memory": "2048Mi"}}},
     "proxy": BOTH,
+    "ssh": {
+        "routes": [
+            {"username": "ann", "authorizedKeysSecret": "keys"},
+            {"usernamePattern": "^agent-[a-z]+$", "authorizedKeysSecret": "keys"},
+        ],
+        "service": {"type": "NodePort", "nodePort": 32022},
+    },
 }
 
 
@@ -239,6 +246,7 @@ def test_a_pod_from_the_server_costs_no_write(world: World) -> None:
     assert list(world.pods()) == ["cli-mcp-demo-s-abc-0"]
 
 
+SSH = {"routes": [{"username": "ann", "authorizedKeysSecret": "keys"}]}
 ROLLS = {
     # path: (value, server rolls, proxy rolls, unclaimed sandboxes roll)
     "replicas": (2, False, False, False),
@@ -246,6 +254,7 @@ ROLLS = {
     "serverContainer": ({"imagePullPolicy": "Always"}, True, False, False),
     "proxy.targets": (ALLOWLIST["targets"], False, True, True),
     "proxy.upstream": ({"httpProxy": "http://proxy.example.com:3128"}, False, True, False),
+    "ssh": (SSH, False, False, False),
     "sandbox.image": ("registry.example.com/other:1", False, False, True),
     "sandbox.idleTimeout": ("1h", False, False, False),
     "sandbox.warmPoolSize": (3, False, False, False),
@@ -305,7 +314,7 @@ def test_every_field_of_the_spec_is_in_the_table() -> None:
     crd = yaml.safe_load((ROOT / "config/crd/climcpinstances.yaml").read_text())
     spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     paths = {f"{group}.{field}" for group in ("proxy", "sandbox") for field in spec[group]["properties"]}
-    assert set(ROLLS) | {"ssh"} == paths | set(spec) - {"proxy", "sandbox"}
+    assert set(ROLLS) == paths | set(spec) - {"proxy", "sandbox"}
 
 
 def test_replicas_bring_disruption_budgets_and_take_them_away(world: World) -> None:

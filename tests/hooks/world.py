@@ -130,6 +130,7 @@ class World:
 
     def admin_secrets(self, name: str = "demo") -> None:
         self.secret(f"cli-mcp-{name}-tls", {"tls.crt": "certificate", "tls.key": "key"})
+        self.secret("keys", {"authorized_keys": "ssh-ed25519 AAAA"})
         self.secret(f"cli-mcp-{name}-kubeconfig", {"kubeconfig": json.dumps(KUBECONFIG)})
 
     def run(self, rounds: int = 40, *, pods_ready: bool = True) -> None:
