@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -51,7 +50,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        return re.findall(r"http://\S+/mcp", self.screen)[0]
+        return self.screen.split()[4]
 
     @property
     def state(self) -> Path:
