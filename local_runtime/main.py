@@ -36,7 +36,7 @@ from local_runtime.state import StateDirectory, StateInUse
 from mcp_server.app import build_app
 from mcp_server.authentication import Authenticator, NoAuthentication, StaticToken
 from mcp_server.serving import serve
-from mcp_server.settings import ServerSettings
+from mcp_server.settings import LOOPBACK_HOSTS, ServerSettings
 
 log = logging.getLogger("cli_mcp.local")
 
@@ -207,7 +207,9 @@ async def _serve_sessions(
     token, token_file = _token(arguments, state)
     authenticator: Authenticator = NoAuthentication() if token is None else StaticToken(token)
     reach = egress.reach.described()
-    settings = ServerSettings(egress_hint=screen.egress_hint(reach))
+    settings = ServerSettings(
+        egress_hint=screen.egress_hint(reach), allowed_hosts=LOOPBACK_HOSTS | {arguments.host}
+    )
     app = build_app(sessions, settings, authenticator, registry)
     stop, stop_now = _signals()
 

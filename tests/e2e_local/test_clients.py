@@ -10,7 +10,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult, TextContent
 
-from tests.e2e_local.harness import Server
+from tests.e2e_local.harness import Server, running
 from tests.mcp_shell_cases import Mode
 
 HERE = Path(__file__).parent
@@ -60,3 +60,9 @@ def test_a_langchain_client_of_the_previous_sdk_completes_a_session(server: Serv
         "failure": "[exit code 3]",
     }
     assert server.end("langchain", workspace=True) == 204
+
+
+def test_another_loopback_address_answers_to_its_own_name() -> None:
+    with running(arguments=("--listen", "127.0.0.5:0")) as server:
+        assert server.url.startswith("http://127.0.0.5:")
+        assert server.call("s1", "echo hi").stdout == "hi\n"
