@@ -50,19 +50,21 @@ class Tracer:
         self.before: dict[str, Callable[[Call], None] | None] = {}
         self._upstream = upstream
         self._journal: dict[str, list[str]] = defaultdict(list)
-        self._last_request: dict[str, float] = {}
+        self._last_activity: dict[str, float] = {}
+        self._seen: set[str] = set()
         self._session: ClientSession | None = None
 
     def quiet_seconds(self, namespace: str) -> float:
-        """How long nothing was asked about the namespace; a namespace counts as quiet from its first request on."""
-        return time.monotonic() - self._last_request.setdefault(namespace, time.monotonic())
+        """How long nothing has happened in the namespace."""
+        return time.monotonic() - self._last_activity[namespace]
 
     def has_seen(self, namespace: str) -> bool:
-        return namespace in self._last_request
+        """Whether Metacontroller has asked for anything there."""
+        return namespace in self._seen
 
     def note(self, namespace: str) -> None:
         """Something happened in the namespace."""
-        self._last_request[namespace] = time.monotonic()
+        self._last_activity[namespace] = time.monotonic()
 
     def take(self, namespace: str) -> list[str]:
         """The writes since the last call."""
@@ -81,6 +83,7 @@ class Tracer:
         body = await request.read()
         if route and namespace and (route.name or request.method == "POST"):
             self.note(namespace)
+            self._seen.add(namespace)
             name = route.name or json.loads(body)["metadata"].get("name", "")
             plural = f"{route.plural}/{route.subresource}" if route.subresource else route.plural
             call = Call(VERBS[request.method], plural, namespace, name)

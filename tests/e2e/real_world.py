@@ -43,6 +43,7 @@ class RealWorld(World):
         """Let the parents go, and then what watches them."""
         self.before(None)
         self.hooks.raw = None
+        self.hooks.related = []
         self.hooks.finalize = lambda request: {"children": [], "finalized": True}
         for parent in self._kube.list("Widget").body["items"]:
             self._kube.delete("Widget", parent["metadata"]["name"])
@@ -61,7 +62,7 @@ class RealWorld(World):
 
     def get(self, kind: str, name: str) -> Object | None:
         reply = self._kube.get(kind, name)
-        return None if reply.code == 404 else self._checked(reply)
+        return None if reply.code == 404 else reply.body
 
     def patch(self, kind: str, name: str, body: Object, subresource: str = "") -> Object:
         return self._checked(self._kube.patch(kind, name, body, subresource))
@@ -92,6 +93,7 @@ class RealWorld(World):
         """It has its turn all the time."""
 
     def _checked(self, reply: Reply) -> Object:
+        self._tracer.note(self.namespace)  # whatever was changed, Metacontroller gets the time to notice
         if reply.code >= 400:
             raise ApiError(reply.code, str(reply.body.get("reason")), str(reply.body.get("message")))
         return dict(reply.body)

@@ -25,6 +25,7 @@ from tests.kube.objects import (
     name_of,
     namespace_of,
     revision_of,
+    through_go,
     uid_of,
 )
 from tests.kube.rbac import ADMIN, Attributes, Bindings, User
@@ -141,7 +142,7 @@ class Api:
         with self._request("create", resource, namespace, name, user, success=201), self.storage.lock:
             self._check_namespace(resource, namespace, name)
             key = _key(resource, namespace, name)
-            born = states.newborn(resource, copy_json(obj), namespace, name, self._new_uid(), self.clock())
+            born = states.newborn(resource, through_go(obj), namespace, name, self._new_uid(), self.clock())
             self._admit(resource, name, born)
             self._validate(resource, name, born, None, user)
             if self.storage.get(key) is not None:
@@ -175,7 +176,7 @@ class Api:
                 why = "Invalid value: 0x0: must be specified for an update"
                 raise errors.invalid(resource, name, [("metadata.resourceVersion", why)])
             return self._replace(
-                resource, current, copy_json(obj), subresource, user, manager, dry_run=dry_run
+                resource, current, through_go(obj), subresource, user, manager, dry_run=dry_run
             )
 
     def patch(
@@ -205,7 +206,7 @@ class Api:
             current = self._existing(resource, namespace, name)
             proposed = patch.apply_patch(resource, name, current, body, content_type)
             return self._replace(
-                resource, current, copy_json(proposed), subresource, user, manager, dry_run=dry_run
+                resource, current, through_go(proposed), subresource, user, manager, dry_run=dry_run
             )
 
     def delete(

@@ -22,7 +22,7 @@ from tests.kube.objects import (
     same_json,
     uid_of,
 )
-from tests.kube.three_way import MergeError, apply_update, as_sent, with_last_applied
+from tests.kube.three_way import MergeError, apply_update, with_last_applied
 
 if TYPE_CHECKING:
     from tests.kube.connection import Connection
@@ -158,7 +158,7 @@ def create(connection: Connection, desired: Object, reference: Object) -> None:
     if all(owner.get("uid") != reference["uid"] for owner in owners_of(born)):
         born = with_owner(born, reference)
     try:
-        connection.create(as_sent(born))
+        connection.create(born)
     except ApiError as error:
         if error.reason != "AlreadyExists":
             raise
@@ -167,7 +167,7 @@ def create(connection: Connection, desired: Object, reference: Object) -> None:
 def update(connection: Connection, obj: Object) -> None:
     """PUT of the whole object with the observed resourceVersion; a 409 or 404 is nobody's concern."""
     try:
-        connection.update(as_sent(obj))
+        connection.update(obj)
     except ApiError as error:
         if error.code == 404 or error.reason == "Conflict":
             return

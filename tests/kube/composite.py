@@ -45,7 +45,7 @@ from tests.kube.objects import (
     uid_of,
 )
 from tests.kube.rbac import ADMIN, User
-from tests.kube.three_way import as_sent, go_json
+from tests.kube.three_way import go_json
 from tests.kube.workqueue import WorkQueue
 
 if TYPE_CHECKING:
@@ -407,6 +407,6 @@ class CompositeController:
         def change(live: Object) -> Object | None:
             if same_json(live.get("status"), wanted):
                 return None
-            return {**live, "status": as_sent(wanted)}
+            return {**live, "status": wanted}
 
         self.connection.read_modify_write(parent, change, "status")

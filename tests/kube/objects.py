@@ -24,6 +24,15 @@ def _copy(value: Any) -> Any:
     return value
 
 
+def through_go(value: Any) -> Any:
+    """A deep copy as Go's JSON encoder would pass it on: a float without a fraction becomes an integer."""
+    if isinstance(value, dict):
+        return {key: through_go(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [through_go(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def same_json(left: Any, right: Any) -> bool:
     """Go's reflect.DeepEqual on decoded JSON: unlike Python, 1 is neither 1.0 nor True."""
     if isinstance(left, dict) and isinstance(right, dict):

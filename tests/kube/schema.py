@@ -55,12 +55,10 @@ def validate(value: Any, schema: Object, path: str = "") -> list[Cause]:
     """What is wrong, as pairs of field path and text; empty when nothing is."""
     if value is None and schema.get("nullable"):
         return []
-    if schema.get("x-kubernetes-int-or-string"):
-        return (
-            []
-            if isinstance(value, int | str) and not isinstance(value, bool)
-            else [(path, "must be int or string")]
-        )
+    if schema.get("x-kubernetes-int-or-string") and (
+        isinstance(value, bool) or not isinstance(value, int | str)
+    ):
+        return [(path, "Invalid value: must be an integer or a string")]
     kind = schema.get("type")
     if kind and (not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean")):
         found = "null" if value is None else type(value).__name__

@@ -140,8 +140,7 @@ def problems(resource: Resource, new: Object, old: Object | None) -> list[schema
     """What is wrong with a new object, or with an update of `old`."""
     causes = validation.validate_metadata(new)
     if resource.is_custom:
-        content = {key: value for key, value in new.items() if key != "metadata"}
-        causes += schema.validate(content, resource.custom_schema or {})
+        causes += schema.validate(new, resource.custom_schema or {})
     else:
         causes += validation.validate_object(new)
         causes += validation.validate_update(old, new) if old else []

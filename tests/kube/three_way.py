@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.kube.objects import Object, annotations_of, copy_json
+from tests.kube.objects import Object, annotations_of, copy_json, through_go
 
 LAST_APPLIED = "metacontroller.k8s.io/last-applied-configuration"
 
@@ -33,21 +33,10 @@ class MergeError(Exception):
 
 def go_json(value: Any) -> str:
     """Go's json.Marshal: sorted keys, no spaces, `<`, `>` and `&` escaped, whole floats as integers."""
-    text = json.dumps(as_sent(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(through_go(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return text
-
-
-def as_sent(value: Any) -> Any:
-    """The value after it went over the wire: 1.0 arrives as 1."""
-    if isinstance(value, dict):
-        return {key: as_sent(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [as_sent(item) for item in value]
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
 
 
 def last_applied(obj: Object) -> Object | None:

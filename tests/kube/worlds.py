@@ -42,7 +42,15 @@ METACONTROLLER = User("metacontroller", groups=(MASTERS,))
 BUSY_STEPS = 30
 
 
-def manifest(name: str, method: str, hook_url: str, *, customizes: bool = False, **parent: Any) -> Object:
+def manifest(
+    name: str,
+    method: str,
+    hook_url: str,
+    *,
+    customizes: bool = False,
+    ignoreStatusChanges: bool = True,  # noqa: N803 - as in the manifest
+    **spec: Any,
+) -> Object:
     """The CompositeController of a world; each world has its own, which selects parents by a label."""
     hooks = ("sync", "finalize", *(("customize",) if customizes else ()))
     rule = {"updateStrategy": {"method": method}}
@@ -51,13 +59,13 @@ def manifest(name: str, method: str, hook_url: str, *, customizes: bool = False,
         "kind": "CompositeController",
         "metadata": {"name": name},
         "spec": {
+            **spec,
             "generateSelector": True,
             "parentResource": {
                 "apiVersion": PARENT_API_VERSION,
                 "resource": "widgets",
-                "ignoreStatusChanges": True,
+                "ignoreStatusChanges": ignoreStatusChanges,
                 "labelSelector": {"matchLabels": {"world": name}},
-                **parent,
             },
             "childResources": [
                 {"apiVersion": version, "resource": plural, **rule} for version, plural in CHILD_RESOURCES
@@ -186,11 +194,16 @@ class ModelWorld(World):
         super().__init__()
         self.api = Api()
         self.api.create(WIDGETS)
-        controller = manifest(self.namespace, method, "http://hooks", **settings)
-        self.controller = CompositeController(
-            self.api, Settings.from_manifest(controller), self.hooks.call, METACONTROLLER
-        )
+        self._settings = Settings.from_manifest(manifest(self.namespace, method, "http://hooks", **settings))
         self._read = 0
+        self.controller = self.restart()
+
+    def restart(self, call_hook: CallHook | None = None) -> CompositeController:
+        """A new process: caches and queue start anew."""
+        self.controller = CompositeController(
+            self.api, self._settings, call_hook or self.hooks.call, METACONTROLLER
+        )
+        return self.controller
 
     @property
     def clock(self) -> Clock:

@@ -1,0 +1,140 @@
+"""What only the server in memory has: tokens, TLS, and clients on other threads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiohttp import ClientSession
+
+from tests.kube.api import Api
+from tests.kube.rbac import ADMIN, User, service_account
+from tests.kube.server import Server
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PODS = "/api/v1/namespaces/default/pods"
+TOKENS = {"admin": ADMIN, "alice": User("alice", "u-1"), "robot": service_account("default", "robot")}
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+async def call(server: Server, method: str, path: str, token: str = "", body: Any = None) -> tuple[int, Any]:
+    headers = bearer(token) if token else {}
+    async with ClientSession() as session:
+        async with session.request(method, server.url + path, json=body, headers=headers) as answer:
+            return answer.status, await answer.json()
+
+
+@pytest.mark.parametrize("token", ["", "wrong"])
+async def test_without_a_known_token_everything_is_401(token: str) -> None:
+    async with Server(tokens=TOKENS).running() as server:
+        for path in (PODS, "/api", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"):
+            code, status = await call(server, "GET", path, token)
+            assert (code, status["reason"]) == (401, "Unauthorized")
+
+
+async def test_a_token_is_its_user() -> None:
+    async with Server(tokens=TOKENS).running() as server:
+        path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+        code, review = await call(server, "POST", path, "alice", {})
+        assert code == 201
+        assert review["status"]["userInfo"] == {
+            "username": "alice",
+            "uid": "u-1",
+            "groups": ["system:authenticated"],
+        }
+        assert (await call(server, "GET", PODS, "alice"))[0] == 403
+        assert (await call(server, "GET", PODS, "admin"))[0] == 200
+
+
+async def test_a_token_review_is_for_those_who_may_create_one() -> None:
+    async with Server(tokens=TOKENS).running() as server:
+        path = "/apis/authentication.k8s.io/v1/tokenreviews"
+        assert (await call(server, "POST", path, "alice", {"spec": {"token": "robot"}}))[0] == 403
+        _, known = await call(server, "POST", path, "admin", {"spec": {"token": "robot", "audiences": ["x"]}})
+        assert known["status"]["user"]["username"] == "system:serviceaccount:default:robot"
+        assert known["status"]["audiences"] == ["x"]
+        _, unknown = await call(server, "POST", path, "admin", {"spec": {"token": "no"}})
+        assert unknown["status"]["authenticated"] is False
+
+
+async def test_only_who_may_impersonates() -> None:
+    async with Server(tokens=TOKENS).running() as server, ClientSession() as session:
+        for token, code in (
+            ("alice", 403),
+            ("admin", 403),
+        ):  # the second is answered as nobody, who may not list
+            headers = {**bearer(token), "Impersonate-User": "nobody"}
+            async with session.get(server.url + PODS, headers=headers) as answer:
+                assert answer.status == code
+                assert ("impersonate" in (await answer.json())["message"]) == (token == "alice")
+
+
+async def test_a_watch_sees_what_another_thread_writes() -> None:
+    api = Api()
+    obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "default"}}
+    url = "/api/v1/namespaces/default/configmaps?watch=1&fieldSelector=metadata.name=c"
+    async with (
+        Server(api).running() as server,
+        ClientSession() as session,
+        session.get(server.url + url) as watch,
+    ):
+        await asyncio.get_running_loop().run_in_executor(None, api.create, obj)
+        line = await asyncio.wait_for(watch.content.readline(), 10)
+        assert json.loads(line)["type"] == "ADDED"
+
+
+async def test_a_watch_ends_with_a_bookmark_when_one_is_wanted() -> None:
+    url = f"{PODS}?watch=true&timeoutSeconds=1&allowWatchBookmarks=true"
+    async with (
+        Server().running() as server,
+        ClientSession() as session,
+        session.get(server.url + url) as watch,
+    ):
+        event = json.loads(await watch.text())
+        assert event["type"] == "BOOKMARK"
+        assert event["object"]["metadata"]["resourceVersion"] == str(server.api.storage.revision)
+
+
+async def test_tls(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "1",
+    ]
+    names = ["-subj", "/CN=kube", "-addext", "subjectAltName=IP:127.0.0.1"]
+    made = await asyncio.create_subprocess_exec(*command, *names, "-keyout", key, "-out", certificate)
+    assert await made.wait() == 0
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    trusted = ssl.create_default_context(cafile=certificate)
+    async with Server().running(context) as server, ClientSession() as session:
+        assert server.url.startswith("https://")
+        async with session.get(f"{server.url}/version", ssl=trusted) as answer:
+            assert (await answer.json())["major"] == "1"
+
+
+async def test_discovery_lists_kinds_subresources_and_reviews() -> None:
+    async with Server().running() as server:
+        _, core = await call(server, "GET", "/api/v1")
+        assert {"pods", "pods/status", "secrets"} <= {it["name"] for it in core["resources"]}
+        _, groups = await call(server, "GET", "/apis")
+        assert {"apps", "authorization.k8s.io"} <= {it["name"] for it in groups["groups"]}
+        _, reviews = await call(server, "GET", "/apis/authorization.k8s.io/v1")
+        assert "selfsubjectaccessreviews" in {it["name"] for it in reviews["resources"]}
+        assert (await call(server, "GET", "/apis/no.such.group"))[0] == 404
