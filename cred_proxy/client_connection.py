@@ -16,7 +16,7 @@ from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
 from cli_mcp.api.endpoint import Endpoint
 from cred_proxy.audit import AuditRecord
-from cred_proxy.connect import ESTABLISHED, HEAD_END, MAX_HEAD_BYTES, judge_connect
+from cred_proxy.connect import ESTABLISHED, HEAD_END, MAX_HEAD_BYTES, judge_connect, requested_target
 from cred_proxy.core import Admission, Core, Limits
 from cred_proxy.refusal import Reason, Refusal
 from cred_proxy.responses import OwnAnswer
@@ -65,9 +65,9 @@ class ConnectProtocol(asyncio.Protocol):
     def _decide(self, head: bytes, *, at_once: bool) -> None:
         verdict = judge_connect(head, self._core.live.routing.table)
         if isinstance(verdict, Refusal):
-            self._refuse(verdict)
+            self._refuse(verdict, requested_target(head))
         elif at_once:
-            self._refuse(Refusal(Reason.BAD_CONNECT, "wait for the answer before sending more"), verdict)
+            self._refuse(Refusal(Reason.BAD_CONNECT, "wait for the answer before sending more"), str(verdict))
         else:
             # The TLS layer must see the first byte of the handshake.
             self._transport.pause_reading()
@@ -77,7 +77,7 @@ class ConnectProtocol(asyncio.Protocol):
     def _expire(self) -> None:
         self._refuse(Refusal(Reason.CONNECT_TIMEOUT, "send the CONNECT at once"))
 
-    def _refuse(self, refusal: Refusal, target: Endpoint | None = None) -> None:
+    def _refuse(self, refusal: Refusal, target: str = "-") -> None:
         self._expiry.cancel()
         self._core.record_connect(self._admission.client, target, refusal.reason, refusal.answer.status)
         self._transport.write(refusal.before_tls())
@@ -106,7 +106,7 @@ class ConnectProtocol(asyncio.Protocol):
                 target,
                 getattr(error, "reason", None) or type(error).__name__,
             )
-            core.record_connect(admission.client, target, Reason.TLS_FAILED, 200)
+            core.record_connect(admission.client, str(target), Reason.TLS_FAILED, 200)
             self._transport.abort()
             admission.release()
             return
@@ -194,6 +194,8 @@ class ClientConnection(RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """The answer to what is no HTTP (400, from the parser) or where the proxy failed (500)."""
+        if isinstance(exc, ConnectionError):
+            raise exc  # the client has gone; aiohttp ends the connection
         refusal = Refusal(Reason.BAD_REQUEST, "this is not HTTP/1.1")
         if status == 400:
             self._record_malformed(refusal)

@@ -15,7 +15,9 @@ MAX_HEAD_BYTES = 16 * 1024
 HEAD_END = b"\r\n\r\n"
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
+_MAX_TARGET_CHARACTERS = endpoint.MAX_LENGTH_CHARACTERS + len(":65535")
 _REQUEST_LINE = re.compile(rb"([A-Z]+) ([\x21-\x7e]+) HTTP/1\.[01]")
+_AUTHORITY = re.compile(r"(?:[a-z]+://)?(?:[^/?#]*@)?([^/?#]*)")
 _FIELD_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
 _EXPLICIT_PORT = re.compile(r"[^:]+:[0-9]+|\[[^\]]*\]:[0-9]+")
 
@@ -44,6 +46,20 @@ def parse_connect(head: bytes) -> Endpoint | Refusal:
     except InvalidEndpoint:
         # A well-formed name of something else, for example with a final dot or a user, is simply not listed.
         return Refusal(Reason.DOMAIN_NOT_ALLOWED, "the target is not one literal host and port")
+
+
+def requested_target(head: bytes) -> str:
+    """What a request that is refused asked for, for the audit record: printable ASCII, no longer than a name
+    and a port can be, and `-` when it cannot be told.
+
+    Of a URL only host and port, and never what stands before an `@`: both may hold a credential.
+    """
+    match = _REQUEST_LINE.fullmatch(head.partition(b"\r\n")[0])
+    if match is None:
+        return "-"
+    authority = _AUTHORITY.match(match[2].decode())
+    assert authority is not None  # it may be empty
+    return authority[1][:_MAX_TARGET_CHARACTERS] or "-"
 
 
 def judge_connect(head: bytes, routes: RouteTable) -> Endpoint | Refusal:

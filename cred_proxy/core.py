@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from cli_mcp.api.endpoint import Endpoint
 from cred_proxy.audit import AuditRecord, AuditSink
 from cred_proxy.certificates import LeafCache
 from cred_proxy.fairness import ConnectionLimit, Turns
@@ -67,14 +66,14 @@ class Core:
         self.metrics.observe(record)
         self.audit(record)
 
-    def record_connect(self, client: str, target: Endpoint | None, reason: Reason, status: int) -> None:
+    def record_connect(self, client: str, target: str, reason: Reason, status: int) -> None:
         """A CONNECT that led to no tunnel."""
         self.record(
             AuditRecord(
                 event="connect",
                 time=datetime.now(UTC),
                 client=client,
-                target=str(target or "-"),
+                target=target,
                 method="CONNECT",
                 path="",
                 status=status,

@@ -48,8 +48,11 @@ class ClientIdentity:
 class Listener:
     """One listening socket and the connections that came through it."""
 
-    def __init__(self, core: Core, client: ClientIdentity | None) -> None:
+    def __init__(
+        self, core: Core, client: ClientIdentity | None, on_closed: Callable[["Listener"], None]
+    ) -> None:
         self._core = core
+        self._on_closed = on_closed
         self._client = client
         self._open: set[asyncio.Transport] = set()
         self._server: asyncio.Server | None = None
@@ -72,6 +75,7 @@ class Listener:
         self.stop_accepting()
         for transport in list(self._open):
             transport.abort()
+        self._on_closed(self)
         # One pass, so that their requests are cancelled when this returns.
         await asyncio.sleep(0)
 
@@ -134,7 +138,7 @@ class CredentialProxy:
                 Forwarder(self._core, self._upstream).handle, handler_cancellation=True
             )
         assert self._http_server is not None
-        listener = Listener(self._core, client)
+        listener = Listener(self._core, client, self._listeners.discard)
         await listener.listen(sock, self._http_server)
         self._listeners.add(listener)
         return listener
@@ -169,8 +173,7 @@ class CredentialProxy:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(drain_seconds):
                     await self._core.connection_limit.idle.wait()
-        for listener in self._listeners:
+        for listener in list(self._listeners):
             await listener.close()
-        self._listeners.clear()
         if self._upstream is not None:
             await self._upstream.close()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli_mcp.api.endpoint import Endpoint
-from cred_proxy.connect import judge_connect, parse_connect
+from cred_proxy.connect import MAX_HEAD_BYTES, judge_connect, parse_connect, requested_target
 from cred_proxy.refusal import Reason, Refusal
 from cred_proxy.routes import AllowlistRoute, RouteTable
 
@@ -98,6 +98,30 @@ def test_a_refused_domain_is_told_what_the_sandbox_reaches() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("head", "target"),
+    [
+        ("CONNECT evil.example:443 HTTP/1.1", "evil.example:443"),
+        ("CONNECT [2001:db8::2]:443 HTTP/1.1", "[2001:db8::2]:443"),
+        ("CONNECT user:password@evil.example:443 HTTP/1.1", "evil.example:443"),
+        ("GET http://user:password@evil.example/path?token=x HTTP/1.1", "evil.example"),
+        ("GET http://evil.example?token=x@y HTTP/1.1", "evil.example"),
+        ("CONNECT evil.example:443?a=b://token HTTP/1.1", "evil.example:443"),
+        ("GET /path?token=x HTTP/1.1", "-"),
+        ("CONNECT password@ HTTP/1.1", "-"),
+        ("CONNECT evil.example:443", "-"),
+        ("\x16\x03\x01\x02", "-"),
+        ("", "-"),
+    ],
+)
+def test_the_record_of_a_refusal_names_what_was_asked_for_and_no_credential(head: str, target: str) -> None:
+    assert requested_target(head.encode("latin-1")) == target
+
+
+def test_the_record_of_a_refusal_is_bounded() -> None:
+    assert len(requested_target(b"CONNECT " + MAX_HEAD_BYTES * b"a" + b" HTTP/1.1")) < 300
+
+
 _PIECES = st.sampled_from(
     [
         "CONNECT",
@@ -134,3 +158,4 @@ def test_no_head_is_granted_anything_but_a_route(head: str) -> None:
     assert isinstance(verdict, Refusal) or verdict in ROUTES
     if isinstance(verdict, Refusal):
         assert verdict.before_tls().count(b"\r\n\r\n") == 1
+        assert requested_target(head.encode("utf-8", "surrogatepass")).isprintable()
