@@ -161,9 +161,15 @@ def parse_kubeconfig(text: str | bytes) -> Kubeconfig:
     return Kubeconfig(served, (*refused, *conflicting), current if isinstance(current, str) else None)
 
 
-def dummy_kubeconfig(kubeconfig: Kubeconfig, certificate_authority_path: str) -> str:
+def dummy_kubeconfig(
+    kubeconfig: Kubeconfig, certificate_authority_path: str, proxy_url: str | None = None
+) -> str:
     """The kubeconfig of a sandbox: the served contexts under their own names, DUMMY_TOKEN for every user and
-    the proxy's authority, by its path in the sandbox, for every server."""
+    the proxy's authority, by its path in the sandbox, for every server.
+
+    With `proxy_url` that is where kubectl goes, whatever its environment says. A server on loopback, such as
+    kind's, needs it: Go's HTTP client never asks a proxy of the environment for one.
+    """
     names = [context.name for context in kubeconfig.contexts]
     current = kubeconfig.current_context if kubeconfig.current_context in names else next(iter(names), "")
     clusters = {context.cluster: context.server for context in kubeconfig.contexts}
@@ -177,6 +183,7 @@ def dummy_kubeconfig(kubeconfig: Kubeconfig, certificate_authority_path: str) ->
                     "cluster": {
                         "server": f"https://{server.endpoint}{server.path}",
                         "certificate-authority": certificate_authority_path,
+                        **({"proxy-url": proxy_url} if proxy_url else {}),
                     },
                 }
                 for name, server in clusters.items()

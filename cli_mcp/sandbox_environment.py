@@ -1,5 +1,7 @@
 """The environment of every sandbox: where the proxy is and whom to trust, in each client's own words."""
 
+from collections.abc import Collection
+
 from cli_mcp.names import CA_PATH, KUBECONFIG_PATH, WORKSPACE_PATH
 
 # One variable for each way in which common clients are told to trust a CA.
@@ -14,12 +16,23 @@ _CA_VARIABLES = (
     "CARGO_HTTP_CAINFO",
     "DENO_CERT",
 )
-_LOOPBACK = "localhost,127.0.0.1,::1"
+# What a sandbox serves to itself.
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def sandbox_environment(proxy_url: str) -> dict[str, str]:
-    """The variables that the operator owns, for a sandbox whose proxy is `proxy_url` (http://host:port)."""
-    proxy = {"HTTP_PROXY": proxy_url, "HTTPS_PROXY": proxy_url, "NO_PROXY": _LOOPBACK}
+def sandbox_environment(proxy_url: str, hosts: Collection[str] = ()) -> dict[str, str]:
+    """The variables that the operator owns, for a sandbox whose proxy is `proxy_url` (http://host:port).
+
+    `hosts` are those that the proxy lets through to: on one machine there may be `localhost` among them, of
+    which the sandbox's own is then not to be reached by name.
+
+    Go asks no proxy for a loopback host, whatever the environment says. Java asks neither for a proxy nor for
+    a CA there; who needs it says so in JAVA_TOOL_OPTIONS, after `keytool -importcert -noprompt -file
+    $SSL_CERT_FILE -keystore $HOME/trust.p12 -storepass changeit`: -Djavax.net.ssl.trustStore=$HOME/trust.p12
+    -Dhttps.proxyHost=HOST -Dhttps.proxyPort=PORT, of the proxy.
+    """
+    no_proxy = ",".join(host for host in _LOOPBACK if host not in hosts)
+    proxy = {"HTTP_PROXY": proxy_url, "HTTPS_PROXY": proxy_url, "NO_PROXY": no_proxy}
     return {
         "HOME": WORKSPACE_PATH,
         "KUBECONFIG": KUBECONFIG_PATH,

@@ -1,5 +1,6 @@
 """The audit log of local mode: a file for its owner alone, and the one before it when it got large."""
 
+import contextlib
 import logging
 import os
 from pathlib import Path
@@ -33,10 +34,13 @@ class AuditFile:
         os.close(self._fd)
 
     def _start_anew(self) -> None:
-        self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+        with contextlib.suppress(FileNotFoundError):  # somebody has put it away already
+            self._path.replace(self._path.with_name(f"{self._path.name}.1"))
         previous, self._fd = self._fd, _open(self._path)
         os.close(previous)
 
 
 def _open(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    os.fchmod(fd, 0o600)  # one that is there already
+    return fd

@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 
 # Renewed at a start, when no session has the old authority any more.
 RENEWED_BEFORE_EXPIRY = timedelta(days=30)
+_PROXY_URL = "http://{}:{}".format(*LISTEN_ADDRESS)
 _UNCLAIMED = ClientIdentity("unclaimed")
 
 
@@ -55,7 +56,7 @@ class EgressProblem(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What the sandboxes may reach now, and what of the kubeconfig they may not."""
+    """What the sandboxes may reach now."""
 
     config: ProxyConfig
     kubeconfig: Kubeconfig | None
@@ -70,8 +71,8 @@ class Reach:
             *(str(route.endpoint) for route in self.config.allowlist),
         ]
 
-    def refused(self) -> list[str]:
-        return [] if self.kubeconfig is None else [str(entry) for entry in self.kubeconfig.refused]
+    def hosts(self) -> set[str]:
+        return {route.host for route in (*self.config.kubernetes, *self.config.allowlist)}
 
 
 def read_reach(instance: CliMcpInstance, files: SecretFiles) -> Reach:
@@ -138,15 +139,18 @@ class Egress:
         self._instance = instance
         self._files = files
         self._state = state
-        self.reach = read_reach(instance, files)
+        self._config = state.system / "config"
+        self._config.mkdir(exist_ok=True)
+        self._config.chmod(0o755)
+        self._use(read_reach(instance, files))
         authority = _authority(state.proxy_ca, instance.metadata.name)
         self.read_only = {
-            KUBECONFIG_PATH: self._write_kubeconfig(),
+            # The directory, as in a pod: a kubeconfig that replaces another is seen in running sandboxes too.
+            str(Path(KUBECONFIG_PATH).parent): self._config,
             CA_PATH: state.write_system_file(CERTIFICATE_FILE, (authority / CERTIFICATE_FILE).read_text()),
         }
-        """Files of the sandbox, as its path and the path here."""
-        host, port = LISTEN_ADDRESS
-        self.environment = sandbox_environment(f"http://{host}:{port}")
+        """Files and directories of the sandbox, as its path and the path here."""
+        self.environment = sandbox_environment(_PROXY_URL, hosts=self.reach.hosts())
         try:
             self._proxy = CredentialProxy(
                 load_routing=self._load_routing,
@@ -180,14 +184,21 @@ class Egress:
         except (EgressProblem, InvalidRoutes) as error:
             raise InvalidSource(str(error)) from None
         if reach.kubeconfig != self.reach.kubeconfig:
-            self.reach = reach
-            self._write_kubeconfig()
+            try:
+                self._use(reach)
+            except OSError as error:
+                raise InvalidSource(f"{error.filename} cannot be written: {error.strerror}") from None
         return routing
 
-    def _write_kubeconfig(self) -> Path:
-        """A sandbox keeps the file that it started with: a new one replaces it by name only."""
-        kubeconfig = self.reach.kubeconfig or Kubeconfig((), (), None)
-        return self._state.write_system_file(KUBECONFIG_KEY, dummy_kubeconfig(kubeconfig, CA_PATH))
+    def _use(self, reach: Reach) -> None:
+        """Show the sandboxes these contexts. Raises OSError."""
+        kubeconfig = reach.kubeconfig or Kubeconfig((), (), None)
+        self._state.write_system_file(
+            f"{self._config.name}/{KUBECONFIG_KEY}", dummy_kubeconfig(kubeconfig, CA_PATH, _PROXY_URL)
+        )
+        self.reach = reach
+        for entry in kubeconfig.refused:
+            log.warning("the proxy does not serve this entry of the kubeconfig: %s", entry)
 
     def _watched(self) -> Sequence[Path]:
         secret = self._instance.kubeconfig_secret_name
@@ -213,6 +224,7 @@ class Gateway:
         await self.close()
         listening = await self._namespaces.listen_in(pid, network_namespace)
         self._listener = await self._proxy.serve(listening, self._client)
+        self._listener.assign(self._client)  # as it is by now
 
     def assign(self, session: str) -> None:
         """What the sandbox asks for from now on is recorded as of `session`."""

@@ -172,8 +172,6 @@ async def _serve(
 ) -> None:
     own_uids = os.geteuid() == 0
     probe.check_state(state, own_uids=own_uids)
-    for entry in egress.reach.refused():
-        log.warning("the proxy does not serve this entry of the kubeconfig: %s", entry)
     groups = _control_groups(state)
     try:
         settings = _settings(instance, state, environment, own_uids=own_uids)
@@ -186,6 +184,7 @@ async def _serve(
             factory,
             session_limits(instance),
             warm_pool_size=instance.spec.sandbox.warm_pool_size,
+            remark=egress.problem,
         )
         sessions.start()
         try:

@@ -48,7 +48,10 @@ class _Session:
 
 
 class LocalSessions:
-    """See mcp_server.backend.SandboxBackend. In use between `start` and `close`."""
+    """See mcp_server.backend.SandboxBackend. In use between `start` and `close`.
+
+    `remark` says what an operator should know although sessions can be served.
+    """
 
     def __init__(
         self,
@@ -57,11 +60,13 @@ class LocalSessions:
         limits: SessionLimits,
         *,
         warm_pool_size: int = 0,
+        remark: Callable[[], str | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
         self._factory = factory
         self._limits = limits
+        self._remark = remark
         self._clock = clock
         self._sessions: dict[SessionKey, _Session] = {}
         self._ending: dict[SessionKey, asyncio.Task[None]] = {}
@@ -115,7 +120,10 @@ class LocalSessions:
 
     def readiness(self) -> Readiness:
         failure = self._factory.failure
-        return Readiness(ready=True) if failure is None else Readiness(False, failure)
+        if failure is not None:
+            return Readiness(False, failure)
+        remark = self._remark()
+        return Readiness(ready=True) if remark is None else Readiness(True, remark)
 
     def session_count(self) -> int:
         return len(self._sessions)

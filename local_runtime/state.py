@@ -176,11 +176,12 @@ class StateDirectory:
             os.close(holder)
 
     def write_system_file(self, name: str, text: str) -> Path:
-        """A file that every sandbox may see."""
+        """A file that every sandbox may see; the one before it is replaced at once."""
         path = self.system / name
-        path.write_text(text)
-        path.chmod(0o644)
-        return path
+        written = self.system / f".{path.name}"
+        written.write_text(text)
+        written.chmod(0o644)
+        return written.rename(path)
 
     def program_for_sandboxes(self, program: Path) -> Path:
         """`program`, or a copy of it and the libraries packaged with it where other users cannot reach it."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cli_mcp.execution import SandboxUnavailable
+from local_runtime import netns
 from local_runtime.bubblewrap import find_bubblewrap
 from local_runtime.netns import NetworkNamespaces
 from local_runtime.netns_helper import LISTEN_ADDRESS
@@ -92,8 +94,58 @@ async def test_a_dead_sandbox_is_reported_as_such() -> None:
     namespaces = NetworkNamespaces()
     with sandboxed("true") as (process, pid, inode):
         await asyncio.to_thread(process.wait)
+        async with asyncio.timeout(10):
+            while Path(f"/proc/{pid}/ns/net").exists():  # noqa: ASYNC110 - the kernel is not done with it yet
+                await asyncio.sleep(0.01)
         with pytest.raises(SandboxUnavailable, match="ended while it started"):
             await namespaces.listen_in(pid, inode)
+    namespaces.close()
+
+
+async def test_a_helper_that_was_killed_is_replaced_unnoticed() -> None:
+    before = children()
+    namespaces = NetworkNamespaces()
+    (helper,) = children() - before
+    with sandboxed("sleep 60") as (_, pid, inode):
+        os.kill(int(helper), signal.SIGKILL)
+        async with asyncio.timeout(10):
+            while state_of(helper) != "Z":  # noqa: ASYNC110 - it is not ours to wait for
+                await asyncio.sleep(0.01)
+        with await namespaces.listen_in(pid, inode) as listener:
+            assert listener.getsockname() == LISTEN_ADDRESS
+    namespaces.close()
+    assert children() == before
+
+
+async def test_the_late_answer_of_a_helper_is_not_taken_for_the_next_sandbox(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(netns, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(netns, "_EXIT_SECONDS", 0.2)
+    before = children()
+    namespaces = NetworkNamespaces()
+    (helper,) = children() - before
+    monkeypatch.setattr(netns, "_ANSWER_SECONDS", 10.0)
+    with sandboxed("sleep 60") as (_, one, one_inode), sandboxed("sleep 60") as (_, two, two_inode):
+        os.kill(int(helper), signal.SIGSTOP)
+        with pytest.raises(SandboxUnavailable, match="does not answer.*try again"):
+            await namespaces.listen_in(one, one_inode)
+        assert helper not in children()
+        with await namespaces.listen_in(two, two_inode):
+            assert not listening(one)
+            assert listening(two)
+    namespaces.close()
+
+
+async def test_who_stops_waiting_leaves_no_answer_for_the_next() -> None:
+    namespaces = NetworkNamespaces()
+    with sandboxed("sleep 60") as (_, one, one_inode), sandboxed("sleep 60") as (_, two, two_inode):
+        for _ in range(20):
+            given_up = asyncio.create_task(namespaces.listen_in(one, one_inode))
+            await asyncio.sleep(0)
+            given_up.cancel()
+            with await namespaces.listen_in(two, two_inode):
+                assert listening(two)
     namespaces.close()
 
 
@@ -104,6 +156,15 @@ async def test_closing_ends_the_helper() -> None:
     namespaces.close()
     assert len(helper) == 1
     assert not helper & children()
+
+
+def listening(pid: int) -> bool:
+    """Whether anything listens on a TCP port in the network namespace of `pid`."""
+    return " 0A " in Path(f"/proc/{pid}/net/tcp").read_text()
+
+
+def state_of(pid: str) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def children() -> set[str]:
