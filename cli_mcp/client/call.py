@@ -54,4 +54,5 @@ def write(result: Result) -> None:
         stream.buffer.write(output)
         stream.buffer.flush()
     if result.truncated:
-        print(f"cli-mcp: the output was cut; in the sandbox see {result.output_file}", file=sys.stderr)
+        where = f"; in the sandbox see {result.output_file}" if result.output_file else ""
+        print(f"cli-mcp: the output was cut{where}", file=sys.stderr)
