@@ -1,4 +1,4 @@
-"""The same tests twice: on what is in memory, and on the cluster of KUBECONFIG and the real METACONTROLLER."""
+"""The same tests twice: on what is in memory, and on KUBECONFIG's cluster with the real METACONTROLLER."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def metacontroller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metacon
 
 @pytest.fixture(params=["model", "real"])
 def new_world(request: pytest.FixtureRequest) -> Iterator[Callable[..., World]]:
-    """Makes worlds: `new_world(method, **settings)`; each has a CompositeController and a namespace of its own."""
+    """`new_world(method, **settings)` makes a world with a CompositeController and a namespace of its own."""
     if request.param == "model":
         yield lambda method="InPlace", **settings: ModelWorld(method, **settings)
         return

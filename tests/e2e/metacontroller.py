@@ -1,4 +1,4 @@
-"""The real Metacontroller as a process of this machine: its hooks are Python functions, its requests are recorded.
+"""The real Metacontroller as a process of this machine, with Python hooks and its requests recorded.
 
 Metacontroller --HTTP--> Tracer --HTTP--> kubectl proxy --HTTPS--> API server
                --HTTP--> hook server --> Hooks of the world that the path names
@@ -132,7 +132,7 @@ class Metacontroller:
 
 @contextmanager
 def running(binary: Path, manifests: Path, api_url: str, folder: Path) -> Iterator[Metacontroller]:
-    """Metacontroller against the API server at `api_url`; `manifests` has its CRDs, `folder` is for its files."""
+    """Metacontroller on the API server at `api_url`; `manifests` has its CRDs, `folder` is for its files."""
     install_crds(KubeClient(api_url), manifests)
     metacontroller = Metacontroller(Tracer(api_url), api_url)
     loop = asyncio.new_event_loop()

@@ -53,7 +53,7 @@ def made(reply: Reply) -> Object:
     return reply.body
 
 
-# --- creation ---------------------------------------------------------------------------------------------------
+# --- creation ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_dry_run_stores_nothing(kube: KubeClient) -> None:
     assert kube.get("ConfigMap", "c").outcome == NOT_FOUND
 
 
-# --- the form in which templates are stored -------------------------------------------------------------------------
+# --- the form in which templates are stored ---------------------------------------------------------------
 
 PROBE = {"httpGet": {"path": "/health", "port": 8090}}
 DEPLOYMENT_SPEC: Object = {
@@ -425,7 +425,7 @@ def comparable(obj: Object) -> Object:
     return content
 
 
-# --- compare and swap -------------------------------------------------------------------------------------------------
+# --- compare and swap -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("obj", [config_map(), widget(), pod()], ids=lambda it: it["kind"])
@@ -478,7 +478,7 @@ def test_a_put_to_what_does_not_exist_is_404(kube: KubeClient) -> None:
     assert kube.patch("ConfigMap", "c", {}).outcome == NOT_FOUND
 
 
-# --- patches -------------------------------------------------------------------------------------------------------------
+# --- patches ----------------------------------------------------------------------------------------------
 
 
 PATCHES: dict[str, tuple[Object, str, Any, tuple[int, str]]] = {
@@ -542,7 +542,7 @@ def test_a_server_side_apply_creates_and_updates(kube: KubeClient) -> None:
         assert made(applied)["data"] == {"k": value}
 
 
-# --- what an update may not change ----------------------------------------------------------------------------------
+# --- what an update may not change ------------------------------------------------------------------------
 
 
 def change_image(obj: Object) -> None:
@@ -681,7 +681,7 @@ def test_managed_fields_say_who_set_a_label(kube: KubeClient) -> None:
     }
 
 
-# --- deletion -----------------------------------------------------------------------------------------------------------
+# --- deletion ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -847,7 +847,7 @@ def test_in_a_terminating_namespace_nothing_is_created_and_everything_goes(kube:
     eventually(lambda: is_gone(kube, "Namespace", kube.namespace), 60)
 
 
-# --- lists and watches --------------------------------------------------------------------------------------------------
+# --- lists and watches ------------------------------------------------------------------------------------
 
 
 def names(reply: Reply) -> list[str]:
@@ -958,7 +958,7 @@ def test_a_watch_from_a_forgotten_revision_is_410(kube: KubeClient, api_server: 
     assert watcher.events[0]["object"]["code"] == 410
 
 
-# --- who may do what ------------------------------------------------------------------------------------------------------
+# --- who may do what --------------------------------------------------------------------------------------
 
 REVIEW_ROOT = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 

@@ -1,4 +1,4 @@
-"""What Metacontroller does: the same tests against the model and, with KUBECONFIG and METACONTROLLER, the real one.
+"""What Metacontroller does: the same tests against the model and, where there is a cluster, the real one.
 
 Where the two differ, the model is wrong. Lines of writes are `verb plural name code`.
 """
@@ -68,7 +68,7 @@ def once(lines: list[str]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-# --- requests and answers ------------------------------------------------------------------------------------
+# --- requests and answers ---------------------------------------------------------------------------------
 
 
 def test_a_request_has_every_declared_kind_and_keys_of_namespace_and_name(new_world: NewWorld) -> None:
@@ -129,7 +129,7 @@ def test_an_answer_without_children_deletes_all_children(new_world: NewWorld, an
     assert world.stored("Widget", "a")["status"] == {"observedGeneration": 1}
 
 
-# --- order -----------------------------------------------------------------------------------------------------
+# --- order ------------------------------------------------------------------------------------------------
 
 
 def test_deletions_come_first_then_kinds_by_group_so_pods_come_before_secrets_and_policies(
@@ -189,7 +189,7 @@ def test_of_two_children_with_the_same_name_the_last_wins(new_world: NewWorld) -
     assert world.stored("ConfigMap", "c")["data"] == {"k": "last"}
 
 
-# --- creation, and the merge in place ------------------------------------------------------------------------
+# --- creation, and the merge in place ---------------------------------------------------------------------
 
 
 def test_a_created_child_carries_the_uid_label_the_owner_and_what_was_applied(new_world: NewWorld) -> None:
@@ -397,7 +397,7 @@ def test_a_binding_of_one_account_name_in_two_namespaces_has_one_of_them_twice(n
     assert [subject["namespace"] for subject in found] == ["two", "two"]
 
 
-# --- update strategies -------------------------------------------------------------------------------------------
+# --- update strategies ------------------------------------------------------------------------------------
 
 
 def test_on_delete_never_writes_again_whatever_the_answer(new_world: NewWorld) -> None:
@@ -429,7 +429,7 @@ def test_recreate_deletes_on_a_difference_and_creates_on_the_next_sync(new_world
     assert world.run() == ["delete configmaps c 200", "create configmaps c 201"]
 
 
-# --- retirement and the claim race -----------------------------------------------------------------------------
+# --- retirement and the claim race ------------------------------------------------------------------------
 
 
 def test_retiring_is_one_put(new_world: NewWorld) -> None:
@@ -499,7 +499,7 @@ def test_terminating_pods_are_shown_and_never_updated_or_deleted_again(new_world
     assert world.run() == ["create pods p 201"]
 
 
-# --- ownership -----------------------------------------------------------------------------------------------------
+# --- ownership --------------------------------------------------------------------------------------------
 
 
 def test_a_pod_with_label_and_owner_is_in_the_children_of_the_next_sync_without_a_write(
@@ -601,7 +601,7 @@ def test_an_undeclared_kind_is_created_once_then_409_and_never_deleted(new_world
     assert world.get("PersistentVolumeClaim", "v") is not None
 
 
-# --- finalize --------------------------------------------------------------------------------------------------------
+# --- finalize ---------------------------------------------------------------------------------------------
 
 
 def test_the_finalizer_is_added_before_the_first_hook_call(new_world: NewWorld) -> None:
@@ -672,7 +672,7 @@ def test_a_parent_that_leaves_the_label_selector_is_finalized_and_its_children_d
     assert "deletionTimestamp" not in world.hooks.finalizing[0]["parent"]["metadata"]
 
 
-# --- related objects -----------------------------------------------------------------------------------------------
+# --- related objects --------------------------------------------------------------------------------------
 
 
 def secret(world: World, name: str, **labels: str) -> Object:
@@ -763,7 +763,7 @@ def test_a_customize_answer_is_kept_for_a_generation_and_its_failure_prevents_th
     assert len(world.hooks.requests) == count
 
 
-# --- status ----------------------------------------------------------------------------------------------------------
+# --- status -----------------------------------------------------------------------------------------------
 
 
 def test_the_status_is_replaced_whole_and_written_only_when_it_differs(new_world: NewWorld) -> None:

@@ -1,8 +1,8 @@
 """What the API server's admission adds to a new object, and what it refuses because of others.
 
-Pods: ServiceAccount, Priority, DefaultTolerationSeconds. Services: addresses and ports. Namespaces: the life
-cycle. The default ServiceAccount and kube-root-ca.crt, which controllers make in every namespace, are there at
-once.
+Pods: ServiceAccount, Priority, DefaultTolerationSeconds. Services: addresses and ports. Namespaces: the
+life cycle. The default ServiceAccount and kube-root-ca.crt, which controllers make in every namespace, are
+there at once.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def new_status(kind: str, obj: Object) -> Object | None:
 
 
 def _quality_of_service(spec: Object) -> str:
-    """Kubernetes' QoS classes: Guaranteed when each container's limits equal its requests for both resources."""
+    """Kubernetes' QoS classes: Guaranteed when the limits of both resources equal the requests everywhere."""
     resources = [
         it.get("resources", {}) for it in (*spec.get("containers", ()), *spec.get("initContainers", ()))
     ]

@@ -263,7 +263,7 @@ class Api:
         return rbac.is_allowed(user, asked, self.bindings())
 
     def finalize_namespace(self, name: str, *, user: User = ADMIN) -> None:
-        """PUT namespaces/NAME/finalize without finalizers: the namespace goes, its content has gone before."""
+        """PUT namespaces/NAME/finalize without finalizers: the namespace goes, as its content has before."""
         resource = self.registry.by_name("namespaces")
         with self._request("update", resource, "", name, user, "finalize"), self.storage.lock:
             namespace = self._existing(resource, "", name)

@@ -1,8 +1,9 @@
 """A model of Metacontroller's CompositeController: which sync happens when, and what it does.
 
-Deterministic: it moves only when a test calls `deliver` (caches catch up) or `sync_next` (one parent is synced),
-or `run`, which does both until nothing is left to do. Source: pkg/controller/composite/controller.go of v4.17.2
-with dynamic apply; where experiments with the real one showed something else, they were followed.
+Deterministic: it moves only when a test calls `deliver` (caches catch up) or `sync_next` (one parent is
+synced), or `run`, which does both until nothing is left to do. Source:
+pkg/controller/composite/controller.go of v4.17.2 with dynamic apply; where experiments with the real one
+showed something else, they were followed.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class CompositeController:
         return self._related.informers[(api_version, plural)]
 
     def deliver(self, limit: int | None = None) -> int:
-        """Let each cache that is not held catch up, by at most `limit` events; returns how many there were."""
+        """Let each cache that is not held catch up by at most `limit` events; returns how many there were."""
         count = 0
         for event in self._parents.deliver(limit):
             self._on_parent(event)

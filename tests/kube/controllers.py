@@ -87,7 +87,7 @@ def end_terminating_pods(api: Api) -> None:
 
 
 def roll_out_deployments(api: Api, available: Callable[[Object], bool] = lambda deployment: True) -> None:
-    """Report every Deployment as rolled out, and publish the endpoints of the Services that select its pods."""
+    """Report every Deployment as rolled out, and publish endpoints of the Services that select its pods."""
     for deployment in api.objects("deployments.apps"):
         replicas = deployment["spec"]["replicas"] if available(deployment) else 0
         counts = dict.fromkeys(

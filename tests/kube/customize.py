@@ -1,7 +1,7 @@
 """Related objects: what the customize hook asked for, from caches of their own.
 
-The answer is kept for each generation of a parent for 20 minutes. The first use of a kind starts its watch, and
-that sync is tried again. Source: pkg/controller/common/customize/manager.go of Metacontroller v4.17.2.
+The answer is kept for each generation of a parent for 20 minutes. The first use of a kind starts its watch,
+and that sync is tried again. Source: pkg/controller/common/customize/manager.go of Metacontroller v4.17.2.
 """
 
 from __future__ import annotations

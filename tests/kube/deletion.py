@@ -66,8 +66,8 @@ def check_preconditions(resource: Resource, obj: Object, options: DeleteOptions)
 def terminating(resource: Resource, obj: Object, options: DeleteOptions, now: datetime) -> Object | None:
     """The object as it is stored, terminating; None when it is removed without that.
 
-    What comes back may hold nothing any more (`is_released`): a pod is always marked before it goes. The same object
-    comes back when this DELETE changes nothing.
+    What comes back may hold nothing any more (`is_released`): a pod is always marked before it goes. The
+    same object comes back when this DELETE changes nothing.
     """
     finalizers = _finalizers(finalizers_of(obj), options.propagation)
     grace = _grace_seconds(resource, obj, options)

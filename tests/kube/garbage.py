@@ -1,6 +1,7 @@
 """The garbage collector and the namespace controller: what goes because its owner or its namespace goes.
 
-Both act in the background, one step for each call. Source: pkg/controller/garbagecollector in k8s.io/kubernetes.
+Both act in the background, one step for each call. Source: pkg/controller/garbagecollector in
+k8s.io/kubernetes.
 """
 
 from __future__ import annotations

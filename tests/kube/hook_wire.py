@@ -23,7 +23,7 @@ ObjectMap: TypeAlias = "dict[str, dict[str, Object]]"
 
 
 class HookError(Exception):
-    """The hook did not answer, or not in a way that counts; nothing is written, and the parent is tried again.
+    """The hook did not answer, or not in a way that counts; nothing is written, the parent is tried again.
 
     `retry_after_seconds` is set by a 429: then exactly this delay, without backoff.
     """

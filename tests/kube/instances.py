@@ -1,8 +1,8 @@
 """The CEL rules of the CliMcpInstance CRD, evaluated by their Python twins in `cli_mcp.api`.
 
-`api.rules["CliMcpInstance"] = cel_twin(definition)` makes the store refuse what the CRD's rules refuse. A rule of the
-models that has no CEL expression is not applied. Limit: where a single value breaks a rule that only the models have,
-rules about the object around it are not looked at.
+`api.rules["CliMcpInstance"] = cel_twin(definition)` makes the store refuse what the CRD's rules refuse. A
+rule of the models that has no CEL expression is not applied. Limit: where a single value breaks a rule that
+only the models have, rules about the object around it are not looked at.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Who set which field, and when: metadata.managedFields for writes that are not server-side applies.
 
-A writer owns the fields that its write changed; whoever owned them before loses them. Simplification: a list
-counts as one field. Source: sigs.k8s.io/structured-merge-diff, managedfieldsupdater.go in k8s.io/apimachinery.
+A writer owns the fields that its write changed; whoever owned them before loses them. Simplification: a
+list counts as one field. Source: sigs.k8s.io/structured-merge-diff, managedfieldsupdater.go in
+k8s.io/apimachinery.
 """
 
 from __future__ import annotations

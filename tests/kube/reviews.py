@@ -1,7 +1,7 @@
 """Who am I, and may I? The reviews that are asked of the API server and stored nowhere.
 
-Pure. SelfSubjectReview and SelfSubjectAccessReview are open to every authenticated user (system:basic-user); the
-others need the right to create them.
+Pure. SelfSubjectReview and SelfSubjectAccessReview are open to every authenticated user
+(system:basic-user); the others need the right to create them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Small objects for tests of the loop, and the ways in which a hook can repeat what it observed.
 
-Pods name a scheduler that does not exist, and Deployments have no replicas, so that nothing runs in a real cluster.
+Pods name a scheduler that does not exist, and Deployments have no replicas, so that nothing runs in a real
+cluster.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def pod(name: str = "p", **metadata: Any) -> Object:
 
 
 def owned_by(parent: Object, obj: Object, *, labelled: bool = True, referenced: bool = True) -> Object:
-    """As somebody else would create it for the parent: in its namespace, with the label and the owner reference."""
+    """As somebody else would create it for the parent: in its namespace, with label and owner reference."""
     labels = {**labels_of(obj), **({"controller-uid": uid_of(parent)} if labelled else {})}
     metadata = {**obj["metadata"], "namespace": namespace_of(parent), "labels": labels}
     if referenced:
@@ -141,7 +142,7 @@ def full_echo(observed: Object) -> Object:
 
 
 def last_applied_echo(observed: Object) -> Object:
-    """The content of the pod's own annotation, with labels and annotations as observed now; a stub without one."""
+    """The content of the pod's own annotation, with labels and annotations as of now; a stub without one."""
     text = annotations_of(observed).get(LAST_APPLIED)
     if text is None:
         return stub(observed)

@@ -27,7 +27,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def prune_and_default(value: Any, schema: Object) -> Any:
-    """The value without fields that the schema does not know, and with defaults for those that are missing."""
+    """The value without fields that the schema does not know, and with defaults where fields are missing."""
     if isinstance(value, list):
         return [prune_and_default(item, schema.get("items", {})) for item in value]
     if not isinstance(value, dict):
@@ -99,7 +99,7 @@ def _validate_list(value: list[Any], schema: Object, path: str) -> list[Cause]:
         causes.append(
             (
                 path,
-                f"Invalid value: {len(value)}: {path} in body should have at least {schema['minItems']} items",
+                f"Invalid value: {len(value)}: should have at least {schema['minItems']} items",
             )
         )
     for index, item in enumerate(value):
@@ -144,14 +144,14 @@ def _validate_number(value: float, schema: Object, path: str) -> list[Cause]:
         causes.append(
             (
                 path,
-                f"Invalid value: {value}: {path} in body should be greater than or equal to {schema['minimum']}",
+                f"Invalid value: {value}: should be greater than or equal to {schema['minimum']}",
             )
         )
     if value > schema.get("maximum", value):
         causes.append(
             (
                 path,
-                f"Invalid value: {value}: {path} in body should be less than or equal to {schema['maximum']}",
+                f"Invalid value: {value}: should be less than or equal to {schema['maximum']}",
             )
         )
     return causes

@@ -1,7 +1,8 @@
 """The API over HTTP: a real socket for real clients in front of an in-memory `Api`.
 
-Bearer tokens name users; without any tokens configured everybody is admin. Watches stream until their timeout. The
-garbage collector runs shortly after each change when `collects_garbage` is on, as it does in a cluster.
+Bearer tokens name users; without any tokens configured everybody is admin. Watches stream until their
+timeout. The garbage collector runs shortly after each change when `collects_garbage` is on, as it does in a
+cluster.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Server:
         self._collecting = False
         garbage.step(self.api)
 
-    # --- requests ---------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -236,7 +237,7 @@ class Server:
             self.api.delete(resource, namespace_of(obj), name_of(obj), user=user)
         return _success()
 
-    # --- watches ------------------------------------------------------------------------------------------------
+    # --- watches ------------------------------------------------------------------------------------------
 
     async def _watch(
         self, request: web.Request, route: Route, resource: Resource, user: User

@@ -28,7 +28,7 @@ def seconds_to_next(world: ModelWorld) -> float:
     return delay
 
 
-# --- time ------------------------------------------------------------------------------------------------------
+# --- time -------------------------------------------------------------------------------------------------
 
 
 def test_backoff_doubles_from_5_ms_to_1000_s_and_any_event_syncs_at_once() -> None:
@@ -120,7 +120,7 @@ def test_a_customize_answer_is_asked_for_again_after_20_minutes() -> None:
         assert list(world.hooks.requests[-1]["related"]["Secret.v1"]) == [f"default/{seen}"]
 
 
-# --- the process -------------------------------------------------------------------------------------------------
+# --- the process ------------------------------------------------------------------------------------------
 
 
 def test_a_null_among_the_children_ends_the_process_before_anything_is_written() -> None:
@@ -145,7 +145,7 @@ def test_a_restarted_controller_syncs_every_parent_and_changes_nothing() -> None
     assert world.api.storage.revision == revision
 
 
-# --- caches that lag -----------------------------------------------------------------------------------------------
+# --- caches that lag --------------------------------------------------------------------------------------
 
 
 def test_with_a_late_watch_a_generated_secret_is_generated_again_and_the_first_value_stays() -> None:
@@ -207,7 +207,7 @@ def test_a_cache_that_catches_up_step_by_step_shows_each_state_on_the_way() -> N
     assert seen == ["1", "2", "3"]
 
 
-# --- deletion and the garbage collector ----------------------------------------------------------------------------
+# --- deletion and the garbage collector -------------------------------------------------------------------
 
 
 def test_a_foreground_deletion_takes_the_children_and_what_the_hook_answers_is_ignored() -> None:
@@ -237,7 +237,7 @@ def test_a_child_in_another_namespace_is_collected_never_seen_and_created_again(
     assert world.run() == ["create configmaps c 201"]
 
 
-# --- requests that are lost or forbidden ---------------------------------------------------------------------------
+# --- requests that are lost or forbidden ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiohttp import ClientSession
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.kube.api import Api
 from tests.kube.rbac import ADMIN, User, service_account
@@ -27,9 +32,11 @@ def bearer(token: str) -> dict[str, str]:
 
 async def call(server: Server, method: str, path: str, token: str = "", body: Any = None) -> tuple[int, Any]:
     headers = bearer(token) if token else {}
-    async with ClientSession() as session:
-        async with session.request(method, server.url + path, json=body, headers=headers) as answer:
-            return answer.status, await answer.json()
+    async with (
+        ClientSession() as session,
+        session.request(method, server.url + path, json=body, headers=headers) as answer,
+    ):
+        return answer.status, await answer.json()
 
 
 @pytest.mark.parametrize("token", ["", "wrong"])
@@ -103,29 +110,34 @@ async def test_a_watch_ends_with_a_bookmark_when_one_is_wanted() -> None:
         assert event["object"]["metadata"]["resourceVersion"] == str(server.api.storage.revision)
 
 
+def server_certificate(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """For 127.0.0.1: the server's context, and one of a client that trusts it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "kube")])
+    address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(address, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (folder / "tls.pem").write_bytes(pem + private)
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(folder / "tls.pem")
+    return serving, ssl.create_default_context(cadata=pem.decode())
+
+
 async def test_tls(tmp_path: Path) -> None:
-    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-days",
-        "1",
-    ]
-    names = ["-subj", "/CN=kube", "-addext", "subjectAltName=IP:127.0.0.1"]
-    made = await asyncio.create_subprocess_exec(*command, *names, "-keyout", key, "-out", certificate)
-    assert await made.wait() == 0
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    trusted = ssl.create_default_context(cafile=certificate)
-    async with Server().running(context) as server, ClientSession() as session:
+    serving, trusting = server_certificate(tmp_path)
+    async with Server().running(serving) as server, ClientSession() as session:
         assert server.url.startswith("https://")
-        async with session.get(f"{server.url}/version", ssl=trusted) as answer:
+        async with session.get(f"{server.url}/version", ssl=trusting) as answer:
             assert (await answer.json())["major"] == "1"
 
 

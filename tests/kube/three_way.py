@@ -1,6 +1,7 @@
 """Metacontroller's dynamic apply: a three-way merge of what is observed, was applied last, and is desired.
 
-Pure. Source: pkg/dynamic/apply/apply.go, and ApplyUpdate in pkg/controller/common/manage_children.go, v4.17.2.
+Pure. Source: pkg/dynamic/apply/apply.go, and ApplyUpdate in pkg/controller/common/manage_children.go,
+v4.17.2.
 """
 
 from __future__ import annotations
@@ -95,8 +96,8 @@ def _revert(target: Object, original: Object, field: str) -> None:
 def merge(observed: Any, applied: Any, desired: Any) -> Any:
     """`observed` with the difference from `applied` to `desired` applied to it.
 
-    What was applied and is no longer desired goes; what was never applied stays. Where `observed` is an object
-    or a list, a value of any other type counts as an empty one.
+    What was applied and is no longer desired goes; what was never applied stays. Where `observed` is an
+    object or a list, a value of any other type counts as an empty one.
     """
     if isinstance(observed, dict):
         return _merge_objects(observed, _as(dict, applied), _as(dict, desired))

@@ -1,7 +1,7 @@
 """The world of one CompositeController: its hooks, its objects, and the model that syncs them.
 
-A test says what the hooks answer, changes objects, and `run`s the world until it is at rest. tests/e2e has the same
-world with the real Metacontroller in it.
+A test says what the hooks answer, changes objects, and `run`s the world until it is at rest. tests/e2e has
+the same world with the real Metacontroller in it.
 """
 
 from __future__ import annotations
