@@ -70,6 +70,8 @@ def serve_origin(context_file: str, ready: Connection) -> None:
                 for start in range(0, size, CHUNK):
                     writer.write(b"x" * min(CHUNK, size - start))
                     await writer.drain()
+                    if writer.is_closing():
+                        return
         except (OSError, asyncio.IncompleteReadError):
             writer.close()
 

@@ -37,9 +37,9 @@ def explain(error: BaseException, route: Route) -> Refusal:
     reason = next(reason for kind, reason in _FAILURES if isinstance(error, kind))
     cause = ""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        problem = error.certificate_error
-        if isinstance(problem, ssl.SSLCertVerificationError):
-            cause = f" ({problem.verify_message})"
+        # OpenSSL's own phrase, such as "unable to get local issuer certificate".
+        problem = getattr(error.certificate_error, "verify_message", None)
+        cause = f" ({problem})" if problem else ""
     elif isinstance(error, aiohttp.ClientHttpProxyError):
         cause = f" (status {error.status})"
     return Refusal(reason, f"{route.endpoint}{cause}")

@@ -357,6 +357,55 @@ async def test_a_client_sends_the_dummy_token_of_its_kubeconfig_and_it_goes_no_f
     assert proxy.api.requests[0].values("authorization") == [f"Bearer {TOKEN}"]
 
 
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+async def test_kubectl_works_and_shows_why_exec_does_not(proxy: ProxyProcess, tmp_path: Path) -> None:
+    path = "/api/v1/namespaces/default/pods/p"
+    pod = {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {"name": "p", "namespace": "default"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+        "status": {"phase": "Running"},
+    }
+    pods = {"name": "pods", "singularName": "pod", "namespaced": True, "kind": "Pod", "verbs": ["get"]}
+    documents = {
+        "/api": {"kind": "APIVersions", "versions": ["v1"]},
+        "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
+        "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": [pods]},
+        "/version": {"major": "1", "minor": "32", "gitVersion": "v1.32.0"},
+        path: pod,
+    }
+
+    async def respond(request: Received, writer: asyncio.StreamWriter) -> None:
+        body = json.dumps(documents[request.target.partition("?")[0]]).encode()
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+
+    proxy.api.respond = respond
+    dummy = tmp_path / "dummy"
+    content = yaml.safe_load(dummy_kubeconfig(parse_kubeconfig(proxy.kubeconfig(TOKEN)), str(proxy.ca_file)))
+    # Go takes no proxy from the environment for addresses of this machine.
+    content["clusters"][0]["cluster"]["proxy-url"] = f"http://127.0.0.1:{proxy.port}"
+    dummy.write_text(yaml.safe_dump(content))
+    kubectl = ("kubectl", "--kubeconfig", str(dummy))
+    status, output = await proxy.run(*kubectl, "get", "--raw", path)
+    assert (status, json.loads(output)) == (0, pod)
+    for subcommand in (["exec", "p", "--", "true"], ["attach", "p"], ["port-forward", "p", "8080"]):
+        status, output = await proxy.run(*kubectl, *subcommand)
+        assert status == 1
+        assert "not available from a sandbox" in output
+    for extra in (
+        ["--token", STOLEN],
+        ["--as", "system:admin"],
+        ["--insecure-skip-tls-verify", "--certificate-authority="],
+    ):
+        status, output = await proxy.run(*kubectl, "get", "--raw", path, *extra)
+        assert status == 0, output
+    for request in proxy.api.requests:
+        assert request.values("authorization") == [f"Bearer {TOKEN}"]
+        assert request.values("impersonate-user") == []
+
+
 def test_what_is_missing_ends_the_start_with_its_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

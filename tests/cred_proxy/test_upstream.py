@@ -1,0 +1,58 @@
+"""What a failure of the way to the origin is called."""
+
+import ssl
+from types import SimpleNamespace
+from typing import Any, cast
+
+import aiohttp
+import pytest
+
+from cli_mcp.api.endpoint import Endpoint
+from cred_proxy.refusal import Reason
+from cred_proxy.routes import AllowlistRoute
+from cred_proxy.upstream import FAILURES, _trust, explain
+from tests.cred_proxy.origin import PrivateAuthority
+
+ROUTE = AllowlistRoute(Endpoint("git.example.com", 443))
+KEY = cast("Any", SimpleNamespace(host="git.example.com", port=443, is_ssl=True, ssl=True))
+INFO = cast("Any", SimpleNamespace(real_url="https://git.example.com", headers={"Authorization": "secret"}))
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (aiohttp.ClientConnectorDNSError(KEY, OSError(8, "no such name")), Reason.UNRESOLVED),
+        (aiohttp.ClientConnectorError(KEY, OSError(111, "refused")), Reason.UNREACHABLE),
+        (aiohttp.ClientConnectorSSLError(KEY, OSError(1, "tls")), Reason.UNTRUSTED),
+        (aiohttp.ClientConnectorCertificateError(KEY, ssl.SSLCertVerificationError("bad")), Reason.UNTRUSTED),
+        (aiohttp.ClientProxyConnectionError(KEY, OSError(111, "refused")), Reason.UPSTREAM_PROXY),
+        (aiohttp.ClientHttpProxyError(INFO, (), status=407), Reason.UPSTREAM_PROXY),
+        (aiohttp.ConnectionTimeoutError(), Reason.UPSTREAM_TIMEOUT),
+        (aiohttp.SocketTimeoutError(), Reason.UPSTREAM_TIMEOUT),
+        (aiohttp.ServerDisconnectedError(), Reason.UPSTREAM_BROKEN),
+        (aiohttp.ClientPayloadError(), Reason.UPSTREAM_BROKEN),
+        (aiohttp.ClientResponseError(INFO, (), message="secret"), Reason.UPSTREAM_BROKEN),
+        (ConnectionResetError(), Reason.UPSTREAM_BROKEN),
+    ],
+)
+def test_a_failure_has_a_reason_and_quotes_nothing_that_was_sent(error: Exception, reason: Reason) -> None:
+    assert isinstance(error, FAILURES)
+    refusal = explain(error, ROUTE)
+    assert refusal.reason is reason
+    assert refusal.detail.startswith("git.example.com:443")
+    assert "secret" not in refusal.text
+
+
+def test_a_servers_own_authority_is_the_only_one_and_a_bundle_comes_on_top() -> None:
+    own, bundle = PrivateAuthority().pem, PrivateAuthority().pem
+    system = len(ssl.create_default_context().get_ca_certs())
+    assert len(_trust(own, bundle).get_ca_certs()) == 1
+    assert len(_trust(None, bundle).get_ca_certs()) == system + 1
+    for context in (_trust(own, None), _trust(None, None)):
+        assert context.verify_mode is ssl.CERT_REQUIRED
+        assert context.check_hostname
+
+
+def test_the_same_trust_is_the_same_context_so_that_connections_are_reused() -> None:
+    pem = PrivateAuthority().pem
+    assert _trust(pem, None) is _trust(pem, None)
