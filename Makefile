@@ -24,8 +24,8 @@ run-hooks: $(VENV)/.runtime ## The reconcile webhooks on this machine
 	exec $(BIN)/cli-mcp hooks
 
 .PHONY: run-server
-run-server: $(VENV)/.runtime ## The MCP server against the cluster of the current KUBECONFIG
-	exec $(BIN)/cli-mcp server
+run-server: ## The MCP server of a cluster (not in this version; `make run` serves this machine)
+	@echo "This version has no server for clusters yet. 'make run' serves sandboxes on this machine." >&2; exit 1
 
 .PHONY: build
 build: $(VENV)/.runtime ## A wheel in dist/
