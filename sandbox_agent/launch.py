@@ -18,8 +18,9 @@ from cli_mcp.execution import SandboxUnavailable
 class Launched:
     """A sandbox that runs.
 
-    `process` ends when the sandbox does and killing it ends the sandbox. `root_pid`, a pid of this process's
-    own pid namespace, is the ancestor of every process of the sandbox, also of those that were orphaned.
+    `process` ends when the sandbox does and killing it ends the sandbox. `root_pid` is the pid, in this
+    process's own pid namespace, of the process that runs `argv`. It is the ancestor of every other process of
+    the sandbox, also of those that were orphaned: as pid 1 of a namespace or as a child subreaper.
     """
 
     process: asyncio.subprocess.Process

@@ -80,8 +80,11 @@ class OutputStream:
 
     def _hung_up(self) -> bool:
         """Whether no process has the FIFO open for writing, so that nothing more can come."""
-        # A FIFO that nobody has opened yet does not count as hung up, poll(2); now it was opened.
-        os.close(os.open(f"/proc/self/fd/{self._fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        try:
+            # A FIFO that nobody has opened yet does not count as hung up, poll(2). After this it was opened.
+            os.close(os.open(f"/proc/self/fd/{self._fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        except PermissionError:
+            pass  # the command, which opened it, took the permission away
         poll = select.poll()
         poll.register(self._fd, 0)
         return any(event & select.POLLHUP for _, event in poll.poll(0))

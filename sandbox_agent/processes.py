@@ -65,25 +65,26 @@ def descendants(root: Process) -> dict[int, Process]:
 
     What forks meanwhile may be missed: whoever needs them all asks until nothing new turns up.
     """
-    now = read_process(root.pid)
-    if now is None or now.identity != root.identity or not now.alive:
-        return {}
-    pending = _children(now)
+    pending = _children(root)
     if pending is None:
-        return _below(root.pid, _all_processes())
-    found: dict[int, Process] = {}
-    while pending:
-        pid = pending.pop()
-        process = read_process(pid)
-        if process is not None and pid not in found:
-            found[pid] = process
-            pending += _children(process) or ()
-    return found
+        found = _below(root.pid, _all_processes())
+    else:
+        found = {}
+        while pending:
+            pid = pending.pop()
+            process = read_process(pid)
+            if process is not None and pid not in found:
+                found[pid] = process
+                pending += _children(process) or ()
+    # Looked at last: a root that ended meanwhile makes the list incomplete, or somebody else's.
+    return found if still_runs(root) else {}
 
 
 def in_session(leader: Process) -> dict[int, Process]:
-    """All processes of the session that `leader` started with setsid(2), also when it is gone itself."""
+    """All processes of the session that `leader` started with setsid(2), also when it has just ended."""
     found = _all_processes()
+    if leader.pid in found and found[leader.pid].identity != leader.identity:
+        return {}  # somebody else's session has this number now
     return {pid: process for pid, process in found.items() if process.session == leader.pid != pid}
 
 

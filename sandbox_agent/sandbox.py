@@ -5,7 +5,6 @@ What it says comes out as events in a mailbox. Nothing here decides what to do a
 
 import asyncio
 import os
-import secrets
 import signal
 from collections import deque
 from collections.abc import Mapping
@@ -110,7 +109,7 @@ class Sandbox:
         self._nonce = ""
         self._known: Mapping[int, Process] = {}
         self._usable = True
-        self._destroyed = False
+        self._destruction: asyncio.Task[None] | None = None
         self.root = root
         self._loop.add_reader(self._reports, self._read, self._reports, self._report_reader)
         self._loop.add_reader(self._exits, self._read, self._exits, self._exit_reader)
@@ -148,11 +147,11 @@ class Sandbox:
     @property
     def running(self) -> bool:
         """Whether it is there and takes requests; if not, all that is left to do is `destroy`."""
-        return self._usable and not self._destroyed and self._process.returncode is None
+        return self._usable and self._process.returncode is None
 
     def start_shell(self) -> None:
         """Have the supervisor run a shell; it reports when it is ready."""
-        nonce = secrets.token_hex(8)
+        nonce = _nonce()
         self._mailbox.drop_answers()
         self._exit_reader.expect(nonce)
         self._send(protocol.start_lines(nonce) + self._report_request())
@@ -182,12 +181,10 @@ class Sandbox:
     @property
     def alive(self) -> bool:
         """Whether the first process runs; the kernel knows earlier than `running`."""
-        return not self._destroyed and processes.still_runs(self.root)
+        return processes.still_runs(self.root)
 
     async def processes(self) -> Mapping[int, Process]:
         """All processes of the sandbox but its root, by pid on this side; none when the root is gone."""
-        if self._destroyed:
-            return {}
         if len(self._known) > _FEW_PROCESSES:
             found = await asyncio.to_thread(processes.descendants, self.root)
         else:
@@ -198,32 +195,28 @@ class Sandbox:
 
     async def destroy(self) -> None:
         """End the sandbox with everything in it and let go of it. May be called again."""
-        if self._destroyed:
-            await self._process.wait()
-            return
-        # Where the launcher gives it no pid namespace, processes can outlive the first one. Stopped, they
-        # cannot fork while they are counted.
-        left = dict(self._known)
-        for _ in range(3):
-            if self.alive:
-                left |= await self.processes()
-            else:
-                left |= await asyncio.to_thread(processes.in_session, self.root)
-            processes.send_signals(left.values(), signal.SIGSTOP)
-        self._destroyed = True
+        self._usable = False
+        if self._destruction is None:
+            self._destruction = self._loop.create_task(self._destroy())
+        await asyncio.shield(self._destruction)
+
+    async def _destroy(self) -> None:
+        if self.alive:
+            for _ in range(2):
+                # Stopped, they cannot start others while they are counted.
+                processes.send_signals((await self.processes()).values(), signal.SIGSTOP)
         if self._process.returncode is None:
             try:
                 self._process.kill()
             except ProcessLookupError:
                 pass  # it ended by itself just now
-        processes.send_signals(left.values(), signal.SIGKILL)
         await self._watcher
         self._loop.remove_reader(self._reports)
         self._loop.remove_reader(self._exits)
         _close((self._requests, self._reports, self._exits))
 
     def _report_request(self) -> bytes:
-        self._nonce = secrets.token_hex(8)
+        self._nonce = _nonce()
         self._report_reader.expect(self._nonce)
         return protocol.report_line(self._nonce, self._reports_fd)
 
@@ -250,7 +243,16 @@ class Sandbox:
 
     async def _watch(self) -> None:
         await self._process.wait()
+        self._usable = False
+        # Where the launcher gives it no pid namespace, others outlive the first process.
+        for _ in range(2):
+            left = await asyncio.to_thread(processes.in_session, self.root)
+            processes.send_signals({**self._known, **left}.values(), signal.SIGKILL)
         self._mailbox.put(SandboxDeath())
+
+
+def _nonce() -> str:
+    return os.urandom(8).hex()
 
 
 def _close(fds: tuple[int, ...]) -> None:

@@ -182,8 +182,7 @@ class ShellSession:
         for name, stream in zip(_NAMES, self._streams, strict=True):
             if stream.error is not None:
                 notes.append(f"Not all of {name} could be kept in a file: {stream.error.strerror}.")
-        if late := self._continue_streams(number):
-            notes.append(f"What background processes write from now on goes to {' and '.join(late)}.")
+        notes += self._continue_streams(number)
         stdout, stderr = outputs
         return Outcome(
             exit_code=ending.status,
@@ -207,20 +206,24 @@ class ShellSession:
             _log.warning("the shell's state cannot be saved: %s", error.strerror)
 
     def _continue_streams(self, number: int) -> list[str]:
-        """Keep reading for processes that still have a stream open; returns where it goes."""
+        """Keep reading for processes that still have a stream open; returns notes about it."""
         for ended in [stream for stream in self._late if stream.ended]:
             self._late.remove(ended)
             ended.close()
-        held = [
-            (stream, name) for stream, name in zip(self._streams, _NAMES, strict=True) if not stream.ended
-        ]
-        for stream, name in held:
-            while len(self._late) >= _LATE_STREAMS:
-                self._late.popleft().close()
+        held = {name: stream for name, stream in zip(_NAMES, self._streams, strict=True) if not stream.ended}
+        if not held:
+            return []
+        for name, stream in held.items():
             stream.continue_late(self._spill_file(f"{number}.background.{name}"))
             self._late.append(stream)
-        self._streams = tuple(stream for stream in self._streams if stream not in self._late)
-        return [f"{self._inside}/{number}.background.{name}" for _, name in held]
+        self._streams = tuple(stream for stream in self._streams if stream.ended)
+        paths = " and ".join(f"{self._inside}/{number}.background.{name}" for name in held)
+        notes = [f"What background processes write from now on goes to {paths}."]
+        if len(self._late) > _LATE_STREAMS:
+            notes.append("So many of them hold their output open that the oldest can no longer write to it.")
+        while len(self._late) > _LATE_STREAMS:
+            self._late.popleft().close()
+        return notes
 
     def _spill_file(self, name: str) -> Callable[[], SpillFile]:
         return lambda: self._spill.create(name)

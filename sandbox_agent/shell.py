@@ -5,7 +5,7 @@ the state that the last report showed.
 """
 
 import asyncio
-import secrets
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,15 +93,10 @@ class Shell:
         `on_files` gets the read ends of its output before it starts. Raises SandboxUnavailable when it did
         not run, or when no shell can be had after it.
         """
-        name = secrets.token_hex(4)
         notes = await self._revive()
+        name = _unused_name()
         try:
-            try:
-                files = self._exchange.prepare(name, command)
-            except OSError as error:
-                raise SandboxUnavailable(
-                    f"The command was not run, its files cannot be made: {error.strerror}."
-                ) from error
+            files = self._prepare(name, command)
             on_files(files)
             sandbox, bash, before = await self._idle()
             if not sandbox.source(files.script, files.stdout, files.stderr, self._status):
@@ -109,36 +104,33 @@ class Shell:
                 sandbox, bash, before = await self._idle()
                 sandbox.source(files.script, files.stdout, files.stderr, self._status)
             restarted = bool(notes)
-            answer = await self._answer(sandbox, until)
-            stop = answer if isinstance(answer, Stop) else None
-            timed_out = answer is None
-            if isinstance(answer, Silence):
-                notes.append(
-                    "After the command the shell could not report its state; it has an older one now."
-                )
+            event = await self._event(sandbox, until)
+            if isinstance(event, Silence):
+                notes.append("The shell could not report its state after the command and has an older one.")
                 answer = await end_shell(sandbox, self._mailbox, bash)
-            elif answer is None or isinstance(answer, Stop):
-                rungs = ladder.AT_ONCE if stop is not None and stop.at_once else ladder.PATIENT
+            elif event is None or isinstance(event, Stop):
+                rungs = ladder.AT_ONCE if event is not None and event.at_once else ladder.PATIENT
                 answer = await Ladder(sandbox, self._mailbox, bash, before).climb(rungs)
+            else:
+                answer = event
         finally:
             self._exchange.remove(name)
             self._mailbox.drop_stop()
         if isinstance(answer, Report):
-            status = answer.status
             self._keep(answer)
         else:
             restarted = True
-            status = answer.status if isinstance(answer, ShellExit) else _KILLED
             notes += await self._restart(answer)
-        if status == _KILLED and (cause := self._launcher.cause_of_death()):
+        self._status = _KILLED if isinstance(answer, SandboxDeath) else answer.status
+        if self._status == _KILLED and (cause := self._launcher.cause_of_death()):
             notes.append(cause)
-        if timed_out:
-            status = TIMEOUT_EXIT_CODE
-        if stop is not None:
-            status = _KILLED
-            notes.append(stop.reason)
-        self._status = status
-        return Ending(status, self._cwd, timed_out, restarted, await self._background(), tuple(notes))
+        if event is None:
+            self._status = TIMEOUT_EXIT_CODE
+        elif isinstance(event, Stop):
+            self._status = _KILLED
+            notes.append(event.reason)
+        background = await self._background()
+        return Ending(self._status, self._cwd, event is None, restarted, background, tuple(notes))
 
     def stop(self, stop: Stop) -> None:
         """Have the running command ended."""
@@ -150,7 +142,15 @@ class Shell:
         if self._sandbox is not None:
             await self._sandbox.destroy()
 
-    async def _answer(self, sandbox: Sandbox, until: float) -> Answer | Stop | Silence | None:
+    def _prepare(self, name: str, command: bytes) -> CommandFiles:
+        try:
+            return self._exchange.prepare(name, command)
+        except OSError as error:
+            raise SandboxUnavailable(
+                f"The command was not run, its files cannot be made: {error.strerror}."
+            ) from error
+
+    async def _event(self, sandbox: Sandbox, until: float) -> Answer | Stop | Silence | None:
         """What ends the command, or None at `until`."""
         loop = asyncio.get_running_loop()
         ask_at = loop.time() + _ASK_SECONDS
@@ -198,7 +198,7 @@ class Shell:
         raise SandboxUnavailable("The shell does not start. End the session to get a fresh sandbox.")
 
     async def _restore(self, sandbox: Sandbox, snapshot: Snapshot) -> Report | None:
-        name = secrets.token_hex(4)
+        name = _unused_name()
         try:
             path = self._exchange.write(name, restore_script(snapshot))
             sandbox.source(path, "/dev/null", "/dev/null", last_status=0)
@@ -259,6 +259,11 @@ class Shell:
         # A sandbox with nothing but an idle shell stays like that; spares a look before the next command.
         self._idle_processes = frozenset((self._bash.identity,)) if len(found) == 1 else frozenset()
         return tuple(sorted(pid for pid in left if pid is not None))
+
+
+def _unused_name() -> str:
+    """Where the sandbox can write to the exchange directory, it must not be there first."""
+    return os.urandom(4).hex()
 
 
 async def _identities(sandbox: Sandbox) -> frozenset[Identity]:

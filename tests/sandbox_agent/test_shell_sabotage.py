@@ -90,7 +90,7 @@ SABOTAGE = {
 async def test_the_next_command_answers_with_the_state(session: TestSession, command: str) -> None:
     assert (await session.sh('STATE=kept; mkdir here; cd here; s() { echo "$STATE"; }')).exit_code == 0
     began = time.monotonic()
-    await session.sh(command, timeout_seconds=4)
+    await session.sh(command, timeout_seconds=2)
     assert time.monotonic() - began < 10
     for _ in range(2):
         outcome = await session.sh('\\builtin echo "[$STATE]"', 5)
