@@ -1,4 +1,4 @@
-"""The credential proxy beside a direct TLS connection, in one run.
+"""The credential proxy beside a direct TLS connection, in one run: `python -m benchmarks.proxy`.
 
 Origin, client and proxy share the machine's cores; with two of them, none of the figures is a ceiling.
 The client speaks HTTP by hand, so that it costs little beside what is measured.

@@ -7,7 +7,6 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
@@ -15,9 +14,9 @@ from aiohttp.http import HttpRequestParser
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
 from cli_mcp.api.endpoint import Endpoint
-from cred_proxy.audit import AuditRecord
 from cred_proxy.connect import ESTABLISHED, HEAD_END, MAX_HEAD_BYTES, judge_connect, requested_target
 from cred_proxy.core import Admission, Core, Limits
+from cred_proxy.exchange import Exchange
 from cred_proxy.refusal import Reason, Refusal
 from cred_proxy.responses import OwnAnswer
 
@@ -25,6 +24,10 @@ _log = logging.getLogger(__name__)
 _SHUTDOWN_SECONDS = 5.0
 # How long what a client still sends after its answer is read and thrown away, so that it sees the answer.
 _LINGERING_SECONDS = 2.0
+
+_BAD_REQUEST = 400
+_MALFORMED = Refusal(Reason.BAD_REQUEST, "this is not HTTP/1.1, or its head is too large")
+_INTERNAL = Refusal(Reason.INTERNAL, "its log says where")
 
 Admit = Callable[[asyncio.Transport], Admission]
 
@@ -196,31 +199,16 @@ class ClientConnection(RequestHandler):
         """The answer to what is no HTTP (400, from the parser) or where the proxy failed (500)."""
         if isinstance(exc, ConnectionError):
             raise exc  # the client has gone; aiohttp ends the connection
-        refusal = Refusal(Reason.BAD_REQUEST, "this is not HTTP/1.1")
-        if status == 400:
-            self._record_malformed(refusal)
+        refusal = _MALFORMED if status == _BAD_REQUEST else _INTERNAL
+        if refusal is _MALFORMED:
+            # No handler saw it; a failure of ours, the handler has recorded.
+            exchange = Exchange(self.admission.client, str(self.target), "-", "-")
+            exchange.status, exchange.reason = refusal.answer.status, refusal.reason
+            self._core.record(exchange.record())
         else:
-            refusal = Refusal(Reason.INTERNAL, "see the proxy's log")
             self.log_exception(exc_info=exc)
         if request.writer.output_size > 0:
             raise ConnectionError("the response has begun")
         response = OwnAnswer(refusal)
         response.force_close()
         return response
-
-    def _record_malformed(self, refusal: Refusal) -> None:
-        self._core.record(
-            AuditRecord(
-                event="request",
-                time=datetime.now(UTC),
-                client=self.admission.client,
-                target=str(self.target),
-                method="-",
-                path="-",
-                status=refusal.answer.status,
-                bytes_up=0,
-                bytes_down=0,
-                duration_ms=0.0,
-                reason=refusal.reason,
-            )
-        )
