@@ -22,6 +22,7 @@ from aiohttp import ClientSession, TCPConnector, web
 from tests.e2e.kube_client import KubeClient, eventually
 from tests.kube.connection import Call
 from tests.kube.routes import parse
+from tests.kube.worlds import PART_OF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tests.kube.worlds import Hooks
 
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+HOLD_SECONDS = 0.02
 MAX_BODY_BYTES = 64 * 1024 * 1024
 # Headers of one connection, which do not belong to the next (RFC 9110, section 7.6.1).
 HOP_BY_HOP = frozenset(("connection", "transfer-encoding", "content-length", "host", "keep-alive"))
@@ -40,14 +42,19 @@ FLAGS = (
     "--metrics-address=0",
     "--health-probe-bind-address=0",
     "--zap-log-level=2",
+    f"--target-label-selector=app.kubernetes.io/part-of={PART_OF}",
 )
 
 
 class Tracer:
-    """A proxy in front of an API server that keeps a journal of writes and can act before each request."""
+    """A proxy in front of an API server: it keeps a journal of writes, and can act before each request.
+
+    `held` are the plurals of which no watch gets anything for the time being.
+    """
 
     def __init__(self, upstream: str) -> None:
         self.before: dict[str, Callable[[Call], None] | None] = {}
+        self.held: set[str] = set()
         self._upstream = upstream
         self._journal: dict[str, list[str]] = defaultdict(list)
         self._last_activity: dict[str, float] = {}
@@ -80,6 +87,7 @@ class Tracer:
         route = parse(request.path)
         # Events are how Metacontroller reports errors; they are not part of what it does.
         namespace = route.namespace if route and route.plural != "events" else ""
+        watched = route.plural if route and "watch" in request.query else ""
         body = await request.read()
         if route and namespace and (route.name or request.method == "POST"):
             self.note(namespace)
@@ -101,6 +109,8 @@ class Tracer:
             await response.prepare(request)
             with suppress(ConnectionResetError):
                 async for chunk in answer.content.iter_any():
+                    while watched in self.held:
+                        await asyncio.sleep(HOLD_SECONDS)
                     await response.write(chunk)
             return response
 

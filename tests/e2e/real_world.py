@@ -42,11 +42,14 @@ class RealWorld(World):
     def close(self) -> None:
         """Let the parents go, and then what watches them."""
         self.before(None)
+        self._tracer.held.clear()
         self.hooks.raw = None
         self.hooks.related = []
         self.hooks.finalize = lambda request: {"children": [], "finalized": True}
         for parent in self._kube.list("Widget").body["items"]:
-            self._kube.delete("Widget", parent["metadata"]["name"])
+            name = parent["metadata"]["name"]
+            self._kube.delete("Widget", name)
+            self._kube.patch("Widget", name, {"metadata": {"annotations": {"closed": "yes"}}})
         eventually(lambda: not self._kube.list("Widget").body["items"])
         self._kube.delete("CompositeController", self.namespace)
         del self._metacontroller.hooks[self.namespace]
@@ -88,6 +91,10 @@ class RealWorld(World):
 
     def before(self, act: Callable[[Call], None] | None) -> None:
         self._tracer.before[self.namespace] = act
+
+    def hold(self, plural: str, *, held: bool = True) -> None:
+        (self._tracer.held.add if held else self._tracer.held.discard)(plural)
+        self._tracer.note(self.namespace)
 
     def collect_garbage(self) -> None:
         """It has its turn all the time."""

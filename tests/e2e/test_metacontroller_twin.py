@@ -601,6 +601,58 @@ def test_an_undeclared_kind_is_created_once_then_409_and_never_deleted(new_world
     assert world.get("PersistentVolumeClaim", "v") is not None
 
 
+# --- caches that lag --------------------------------------------------------------------------------------
+
+
+def test_with_a_late_watch_a_generated_secret_is_generated_again_and_the_first_value_stays(
+    new_world: NewWorld,
+) -> None:
+    world = new_world("OnDelete")
+    values = iter(("Zmlyc3Q=", "c2Vjb25k", "dGhpcmQ="))
+
+    def secrets(request: Object) -> list[Object]:
+        if request["children"]["Secret.v1"]:
+            return [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}}]
+        return [of_kind("Secret", "s", data={"v": next(values)})]
+
+    world.parent()
+    world.run()
+    world.hold("secrets")
+    world.hooks.desired = secrets
+    world.touch()
+    assert world.run() == ["create secrets s 201"]
+    for _ in range(2):
+        world.touch()
+        assert world.run() == ["create secrets s 409"]
+    world.hold("secrets", held=False)
+    assert world.run() == []
+    assert world.stored("Secret", "s")["data"] == {"v": "Zmlyc3Q="}
+
+
+@pytest.mark.parametrize("follows", [True, False], ids=["slots", "random names"])
+def test_with_a_late_watch_only_names_that_follow_from_the_state_do_not_overshoot(
+    new_world: NewWorld, follows: bool
+) -> None:
+    world = new_world()
+    numbers = iter(range(1000))
+
+    def pool(request: Object) -> list[Object]:
+        present = [last_applied_echo(it) for it in observed_pods(request)]
+        missing = range(5 - len(present))
+        return [*present, *(pod(f"p{slot if follows else next(numbers)}") for slot in missing)]
+
+    world.parent()
+    world.run()
+    world.hold("pods")
+    world.hooks.desired = pool
+    for _ in range(3):
+        world.touch()
+        world.run()
+    world.hold("pods", held=False)
+    world.run()
+    assert (len(observed_pods(world.hooks.requests[-1])) == 5) == follows
+
+
 # --- finalize ---------------------------------------------------------------------------------------------
 
 
@@ -649,6 +701,24 @@ def test_while_the_hook_fails_a_deleted_parent_stays_and_so_do_its_children(new_
     world.patch("Widget", "a", {"metadata": {"labels": {"touched": "yes"}}})
     world.run()
     assert world.get("Widget", "a") is None
+
+
+def test_after_a_foreground_deletion_took_the_children_the_hook_may_still_make_new_ones(
+    new_world: NewWorld,
+) -> None:
+    world = new_world()
+    world.hooks.desired = lambda _: [pod()]
+    world.parent()
+    world.run()
+    answer = {"status": {"seen": True}, "children": [config_map()], "finalized": False}
+    world.hooks.finalize = lambda _: answer
+    world.delete("Widget", "a", propagationPolicy="Foreground")
+    writes = world.run()
+    world.collect_garbage()
+    # While the garbage collector's finalizer is on the parent, the answer's children are ignored.
+    assert [*writes, *world.run()] == ["create configmaps c 201"]
+    assert world.get("Pod", "p") is None
+    assert world.stored("Widget", "a")["status"]["seen"] is True
 
 
 def test_finalized_in_a_sync_answer_removes_and_adds_the_finalizer_for_ever(new_world: NewWorld) -> None:

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tests.kube import adoption, children, selectors
+from tests.kube import adoption, children, parents, selectors, triggers
 from tests.kube.connection import Connection
 from tests.kube.customize import NotSyncedError, RelatedObjects
-from tests.kube.deletion import FOREGROUND, ORPHAN
 from tests.kube.errors import ApiError
 from tests.kube.hook_wire import (
     CallHook,
@@ -33,17 +32,11 @@ from tests.kube.hook_wire import (
 from tests.kube.informer import Informer
 from tests.kube.objects import (
     Object,
-    annotations_of,
-    controller_of,
     finalizers_of,
     is_terminating,
     labels_of,
-    metadata,
     name_of,
     namespace_of,
-    revision_of,
-    same_json,
-    uid_of,
 )
 from tests.kube.rbac import ADMIN, User
 from tests.kube.three_way import go_json
@@ -193,36 +186,12 @@ class CompositeController:
     # --- which events make a sync ---------------------------------------------------------------------------
 
     def _on_parent(self, event: Event) -> None:
-        if event.type == "MODIFIED" and self.settings.ignores_status_changes and event.old is not None:
-            old, new = event.old, event.object
-            unchanged = (
-                metadata(old).get("generation") == metadata(new).get("generation")
-                and labels_of(old) == labels_of(new)
-                and annotations_of(old) == annotations_of(new)
-            )
-            if unchanged and not is_terminating(new):
-                return
-        self._enqueue(event.object)
+        if triggers.parent_counts(event, ignores_status_changes=self.settings.ignores_status_changes):
+            self._enqueue(event.object)
 
     def _on_child(self, event: Event) -> None:
-        child = event.object
-        if (
-            event.old is not None
-            and event.type == "MODIFIED"
-            and revision_of(event.old) == revision_of(child)
-        ):
-            return
-        controller = controller_of(child)
-        if controller is not None:
-            parent = self._parents.get(namespace_of(child), controller["name"])
-            if parent is not None and uid_of(parent) == controller["uid"] and self._is_ours(parent):
-                self._enqueue(parent)
-            return
-        if event.type == "DELETED" or is_terminating(child):
-            return  # an orphan that goes is nobody's
-        for parent in self._parents.objects(namespace_of(child)):
-            if selectors.match_labels(self._selector(parent), labels_of(child)):
-                self._enqueue(parent)
+        for parent in triggers.parents_of_child(event, self._parents):
+            self._enqueue(parent)
 
     def _on_related(self, informer: Informer, event: Event) -> None:
         for parent in self._parents.objects():
@@ -238,10 +207,6 @@ class CompositeController:
 
     def _is_selected(self, parent: Object) -> bool:
         return selectors.match_labels(selectors.from_object(self.settings.label_selector), labels_of(parent))
-
-    @staticmethod
-    def _selector(parent: Object) -> tuple[selectors.Requirement, ...]:
-        return (selectors.Requirement("controller-uid", "In", frozenset((uid_of(parent),))),)
 
     # --- one sync -------------------------------------------------------------------------------------------
 
@@ -280,7 +245,8 @@ class CompositeController:
         parent = self._parents.get(namespace, name)
         if parent is None or not self._is_ours(parent):
             return []
-        parent = self._sync_finalizer(parent)
+        finalizer = self.settings.finalizer
+        parent = parents.sync_finalizer(self.connection, parent, finalizer, wanted=self.settings.has_finalize)
         if not self._is_ours(parent):
             return []
         observed = self._claim_children(parent)
@@ -290,9 +256,9 @@ class CompositeController:
             self.queue.add_after(key, answer.resync_after_seconds)
         desired = children.desired_map(parent, answer.children, adds_uid=True)
         if answer.finalized:
-            parent = self._set_finalizer(parent, present=False)
+            parent = parents.set_finalizer(self.connection, parent, finalizer, present=False)
         failures: list[Exception] = []
-        if not is_terminating(parent) or self._may_finalize(parent):
+        if parents.manages_children(parent, finalizer):
             failures = children.manage(
                 self.connection,
                 self._api.registry,
@@ -304,79 +270,20 @@ class CompositeController:
                 self.order,
             )
         try:
-            self._write_status(parent, answer.status or {})
+            parents.write_status(self.connection, parent, answer.status or {})
         except ApiError as error:
             if error.code == 404 or error.reason == "Conflict":
                 return []  # what failed among the children is forgotten, too
             raise
         return failures
 
-    def _sync_finalizer(self, parent: Object) -> Object:
-        """Before anything else, from the cached parent; never added to one that terminates."""
-        present = self.settings.finalizer in finalizers_of(parent)
-        wanted = self.settings.has_finalize
-        if present == wanted or (wanted and is_terminating(parent)):
-            return parent
-        return self._set_finalizer(parent, present=wanted)
-
-    def _set_finalizer(self, parent: Object, *, present: bool) -> Object:
-        name = self.settings.finalizer
-
-        def change(live: Object) -> Object | None:
-            if (name in finalizers_of(live)) == present:
-                return None
-            others = [it for it in finalizers_of(live) if it != name]
-            return {
-                **live,
-                "metadata": {**live["metadata"], "finalizers": [*others, name] if present else others},
-            }
-
-        return self.connection.read_modify_write(parent, change)
-
-    def _may_finalize(self, parent: Object) -> bool:
-        """Children of a terminating parent are managed while it has our finalizer and none of the GC."""
-        finalizers = finalizers_of(parent)
-        return self.settings.finalizer in finalizers and not {FOREGROUND, ORPHAN} & set(finalizers)
-
     def _claim_children(self, parent: Object) -> ObjectMap:
         observed = object_map(self._child_kinds)
-        namespace = namespace_of(parent)
         for kind in self._child_kinds:
-            may_adopt = False
-            for child in self._children[kind.qualified].objects(namespace):
-                verdict = adoption.judge(parent, child, self._selector(parent))
-                if verdict == "adopt":
-                    may_adopt = may_adopt or self._recheck(parent)
-                    verdict = "owned" if self._adopt(parent, child) else "ignore"
-                elif verdict == "release":
-                    self._release(parent, child)
-                if verdict == "owned":
-                    observed[kind.children_key][map_key(child)] = child
+            cached = self._children[kind.qualified].objects(namespace_of(parent))
+            claimed = adoption.claim(self.connection, self._parent_kind, parent, cached)
+            observed[kind.children_key] = {map_key(child): child for child in claimed}
         return observed
-
-    def _recheck(self, parent: Object) -> bool:
-        """Live, once for each kind with something to adopt; OSError when the cached parent is outdated."""
-        live = self.connection.get(parent)
-        if uid_of(live) != uid_of(parent) or is_terminating(live):
-            raise OSError(f"{map_key(parent)} has just been deleted")
-        return True
-
-    def _adopt(self, parent: Object, child: Object) -> bool:
-        reference = adoption.controller_reference(self._parent_kind, parent)
-        return self._update_owners(child, lambda live: adoption.with_owner(live, reference))
-
-    def _release(self, parent: Object, child: Object) -> None:
-        self._update_owners(child, lambda live: adoption.without_owner(live, uid_of(parent)))
-
-    def _update_owners(self, child: Object, change: Callable[[Object], Object]) -> bool:
-        """False when the child is gone."""
-        try:
-            self.connection.read_modify_write(child, change)
-        except ApiError as error:
-            if error.code == 404:
-                return False
-            raise
-        return True
 
     def _call_sync_hook(self, parent: Object, observed: ObjectMap, related: ObjectMap) -> SyncAnswer:
         finalizing = self.settings.has_finalize and (is_terminating(parent) or not self._is_selected(parent))
@@ -400,14 +307,3 @@ class CompositeController:
             return self._call_hook(hook, go_json(request).encode())
         except OSError as error:
             raise HookError(f"{hook} hook failed: {error}") from error
-
-    def _write_status(self, parent: Object, status: Object) -> None:
-        """Live GET, and a PUT when the whole status differs; observedGeneration is the cached parent's."""
-        wanted = {**status, "observedGeneration": metadata(parent).get("generation", 0)}
-
-        def change(live: Object) -> Object | None:
-            if same_json(live.get("status"), wanted):
-                return None
-            return {**live, "status": wanted}
-
-        self.connection.read_modify_write(parent, change, "status")

@@ -148,49 +148,6 @@ def test_a_restarted_controller_syncs_every_parent_and_changes_nothing() -> None
 # --- caches that lag --------------------------------------------------------------------------------------
 
 
-def test_with_a_late_watch_a_generated_secret_is_generated_again_and_the_first_value_stays() -> None:
-    world = ModelWorld("OnDelete")
-    values = iter(("Zmlyc3Q=", "c2Vjb25k", "dGhpcmQ="))
-
-    def secrets(request: Object) -> list[Object]:
-        if request["children"]["Secret.v1"]:
-            return [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}}]
-        return [of_kind("Secret", "s", data={"v": next(values)})]
-
-    world.hooks.desired = secrets
-    world.controller.informer("secrets").held = True
-    world.parent()
-    assert world.run() == ["create secrets s 201"]
-    for _ in range(2):
-        world.touch()
-        assert world.run() == ["create secrets s 409"]
-    world.controller.informer("secrets").held = False
-    assert world.run() == []
-    assert world.stored("Secret", "s")["data"] == {"v": "Zmlyc3Q="}
-    assert not any(sync.errors for sync in world.controller.syncs)
-
-
-@pytest.mark.parametrize(("follows", "created"), [(True, 5), (False, 15)])
-def test_with_a_late_watch_names_that_follow_from_the_state_do_not_overshoot(
-    follows: bool, created: int
-) -> None:
-    world = ModelWorld()
-    numbers = iter(range(1000))
-
-    def pool(request: Object) -> list[Object]:
-        present = [last_applied_echo(it) for it in observed_pods(request)]
-        missing = range(5 - len(present))
-        return [*present, *(pod(f"p{slot if follows else next(numbers)}") for slot in missing)]
-
-    world.hooks.desired = pool
-    world.controller.informer("pods").held = True
-    world.parent()
-    for _ in range(3):
-        world.run()
-        world.touch()
-    assert len(world.api.objects("pods")) == created
-
-
 def test_a_cache_that_catches_up_step_by_step_shows_each_state_on_the_way() -> None:
     world = ModelWorld()
     world.hooks.desired = lambda request: [last_applied_echo(it) for it in observed_pods(request)] or [pod()]

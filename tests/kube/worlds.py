@@ -36,6 +36,8 @@ CHILD_RESOURCES = (
     ("rbac.authorization.k8s.io/v1", "roles"),
     ("rbac.authorization.k8s.io/v1", "rolebindings"),
 )
+# Another Metacontroller on the same cluster leaves these CompositeControllers alone, and ours leaves others alone.
+PART_OF = "metacontroller-twin"
 PARENT_API_VERSION = "twin.example.com/v1"
 METACONTROLLER = User("metacontroller", groups=(MASTERS,))
 # Enough syncs to show that a world does not come to rest.
@@ -57,7 +59,7 @@ def manifest(
     return {
         "apiVersion": "metacontroller.k8s.io/v1alpha1",
         "kind": "CompositeController",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/part-of": PART_OF}},
         "spec": {
             **spec,
             "generateSelector": True,
@@ -157,6 +159,10 @@ class World(ABC):
         """Call `act` before each of Metacontroller's requests."""
 
     @abstractmethod
+    def hold(self, plural: str, *, held: bool = True) -> None:
+        """Let Metacontroller's watch of a core kind lag, until it is released with `held=False`."""
+
+    @abstractmethod
     def collect_garbage(self) -> None:
         """Give the garbage collector its turn."""
 
@@ -239,6 +245,9 @@ class ModelWorld(World):
 
     def before(self, act: Callable[[Call], None] | None) -> None:
         self.controller.connection.before = act
+
+    def hold(self, plural: str, *, held: bool = True) -> None:
+        self.controller.informer(plural).held = held
 
     def collect_garbage(self) -> None:
         garbage.settle(self.api)
