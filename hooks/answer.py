@@ -4,10 +4,10 @@ A missing list or a null deletes children or ends the Metacontroller process; a 
 is written again at every sync. Failing (HTTP 500) changes nothing in the cluster.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 from cli_mcp import names
+from hooks.values import flapping_value
 from hooks.wire import CHILD_KINDS, SECRET, Manifest, Parent
 
 _KINDS = {(kind.api_version, kind.kind) for kind in CHILD_KINDS}
@@ -29,7 +29,9 @@ def checked(answer: Manifest, parent: Parent) -> Manifest:
         if identity in seen:
             raise UnsafeAnswer(f"{identity} twice")
         seen.add(identity)
-    _reject_values_that_flap((*children, answer.get("status") or {}))
+    flapping = flapping_value((*children, answer.get("status") or {}))
+    if flapping is not None:
+        raise UnsafeAnswer(f"the value {flapping}")
     return answer
 
 
@@ -51,21 +53,3 @@ def _identity(child: Any, parent: Parent) -> tuple[str, str, str]:
     if kind == _SECRET and not child.get("data"):
         raise UnsafeAnswer(f"Secret {name} without data")
     return str(kind[0]), str(kind[1]), name
-
-
-def _reject_values_that_flap(values: Iterable[Any]) -> None:
-    # Most of a large sync is here, so the commonest types come first and cost one comparison.
-    pending = [values]
-    while pending:
-        for value in pending.pop():
-            kind = type(value)
-            if kind is str:
-                continue
-            if kind is dict:
-                pending.append(value.values())
-            elif kind is list:
-                pending.append(value)
-            elif value is None:
-                raise UnsafeAnswer("a null")
-            elif kind is float and value.is_integer():
-                raise UnsafeAnswer(f"the float {value}")

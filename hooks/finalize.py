@@ -79,6 +79,8 @@ def _children(request: HookRequest, *, keep_sandboxes: bool) -> Iterator[Manifes
             if is_terminating(observed):
                 continue
             echo = kept(observed)
+            if echo is None:
+                continue
             if kind is DEPLOYMENT and name in (request.parent.names.server, request.parent.names.ssh):
                 echo = {**echo, "spec": {**echo.get("spec", {}), "replicas": 0}}
             if kind is CONFIG_MAP and name == request.parent.names.server:

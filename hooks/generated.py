@@ -3,6 +3,8 @@
 They are read back from the cluster at every sync and returned as observed. A value counts only once it has
 been observed: a sync that does not see the Secret yet, because a cache lags, makes another that loses (409),
 and nothing may have been built on it.
+
+They are updated in place, so that a rotation is one compare-and-swap and a Secret is never gone in between.
 """
 
 import base64
@@ -151,6 +153,8 @@ def _secret(
     if existing is None:
         return GeneratedSecret(name, component, made(), wanted, observed=False)
     current = decoded_data(existing)
+    if not current:
+        return GeneratedSecret(name, component, made(), wanted, observed=False)
     done = (existing["metadata"].get("annotations") or {}).get(names.ANNOTATION_ROTATED_FOR, "")
     if rotated is None or wanted in ("", done):
         return GeneratedSecret(name, component, settled(current), done, observed=True)

@@ -38,6 +38,7 @@ from hooks.settings import Settings
 from hooks.ssh import HOST_KEY, host_key_secret, read_host_key
 from hooks.status import PoolState, conditions, only_ready
 from hooks.wire import (
+    CONFIG_MAP,
     DEPLOYMENT,
     KINDS_BY_KEY,
     POD,
@@ -86,6 +87,7 @@ def _reconcile(
     closed = closed_because(request, inputs, children)
     template = sandbox_template(inputs)
     workspaces, pool, sandboxes = _plan_sandboxes(request, spec, pods, template, closed is None, now)
+    children += _keys_still_published(request, inputs)
     children.append(server_config_map(inputs, sandbox_config(inputs, template, closed)))
     children += [generated_secret(parent, secret) for secret in secrets]
 
@@ -174,7 +176,7 @@ def sandbox_config(inputs: Inputs, template: SandboxTemplate | None, closed: str
 
 
 def _keep_everything(request: HookRequest, error: str, now: datetime) -> Manifest:
-    children = [
+    echoes = [
         kept(observed)
         for kind, objects in request.children.items()
         for observed in objects.values()
@@ -182,7 +184,7 @@ def _keep_everything(request: HookRequest, error: str, now: datetime) -> Manifes
     ]
     return {
         "status": only_ready(request.parent, Problem(Reason.SPEC_INVALID, error), now),
-        "children": children,
+        "children": [echo for echo in echoes if echo is not None],
     }
 
 
@@ -197,6 +199,13 @@ def _oldest_sandbox(pods: Iterable[SandboxPod]) -> datetime | None:
 def _kubeconfig_secret(parent: Parent, spec: InstanceSpec) -> str | None:
     target = spec.proxy and spec.proxy.kubernetes_target
     return (target.secret_name or parent.names.kubeconfig) if target else None
+
+
+def _keys_still_published(request: HookRequest, inputs: Inputs) -> list[Manifest]:
+    """While the session keys are being made again, sandboxes keep those that they know."""
+    observed = request.child(CONFIG_MAP, request.parent.names.session_keys)
+    echo = kept(observed) if observed is not None and inputs.session_keys is None else None
+    return [] if echo is None else [echo]
 
 
 def _ssh_status(request: HookRequest, spec: InstanceSpec) -> Manifest:

@@ -70,6 +70,11 @@ def test_a_child_that_metacontroller_did_not_make_is_a_stub() -> None:
         {**APPLIED, "metadata": {"name": "other", "namespace": "ns"}},
         {**APPLIED, "metadata": {"name": "p", "namespace": "other"}},
         {**APPLIED, "metadata": {"name": "p", "namespace": "ns", "labels": ["a"]}},
+        {**APPLIED, "metadata": {"name": "p", "namespace": "ns", "generateName": "p-"}},
+        {**APPLIED, "spec": {"containers": [None]}},
+        {**APPLIED, "spec": {"priority": 1.0}},
+        json.dumps(APPLIED).replace('"i"', "1e3"),
+        json.dumps(APPLIED).replace('"i"', "[2.0 ]"),
     ],
 )
 def test_a_forged_annotation_is_not_echoed(annotation: object) -> None:
@@ -97,6 +102,23 @@ def test_the_data_of_a_secret_is_kept_as_it_is_now() -> None:
     annotation = {ANNOTATION_LAST_APPLIED: json.dumps({**secret, "data": {"key": "b2xk"}})}
     stored = {**secret, "metadata": identity | {"annotations": annotation}, "data": {"key": "bmV3"}}
     assert kept(stored) == {**secret, "data": {"key": "bmV3"}}
+
+
+def test_a_null_or_a_float_in_a_text_is_no_reason_to_distrust() -> None:
+    applied = {**APPLIED, "spec": {"a": "null", "b": "x:1.0,", "c": 0.5}}
+    assert last_applied_echo(observed(applied)) == applied
+
+
+def test_nulls_of_the_api_server_are_not_returned() -> None:
+    template = {"metadata": {"creationTimestamp": None}, "spec": {"containers": []}}
+    deployment = {**observed("no json"), "spec": {"template": template, "list": [None]}}
+    echo = kept(deployment)
+    assert echo is not None
+    assert echo["spec"] == {"template": {"metadata": {}, "spec": {"containers": []}}, "list": []}
+
+
+def test_a_secret_without_data_has_nothing_to_keep() -> None:
+    assert kept({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "ns"}}) is None
 
 
 def test_a_label_is_added_to_a_copy() -> None:

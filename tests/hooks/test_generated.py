@@ -119,6 +119,14 @@ def test_a_session_key_secret_that_cannot_be_read_is_left_alone_until_a_rotation
     assert len(generated.public_keys(mended) or ()) == 1
 
 
+def test_a_secret_that_somebody_emptied_is_made_again() -> None:
+    keys = CountingKeys()
+    emptied = GeneratedSecret("cli-mcp-demo-session-key", "server", {}, "", observed=True)
+    made = generated.session_key(request(emptied), NOW, keys, None)
+    assert made.data
+    assert not made.observed
+
+
 def test_data_is_base64_and_what_is_no_text_is_left_out() -> None:
     assert decoded_data({"data": encoded_data({"a": "ä"}) | {"b": "/w==", "c": "?"}}) == {"a": "ä"}
 

@@ -612,3 +612,47 @@ def test_deleting_a_pod_by_hand_is_made_good(world: World) -> None:
     world.api.delete("pods", NAMESPACE, POOL + "0", options)
     world.run()
     assert sorted(world.pods()) == [POOL + "0", POOL + "1"]
+
+
+HOSTILE = ["null", '{"a":null}', "{}", "[" * 5000]
+
+
+@pytest.mark.parametrize("annotation", HOSTILE)
+def test_whoever_may_patch_a_pod_stops_nothing_by_a_forged_annotation(world: World, annotation: str) -> None:
+    settled(world, {"sandbox": {"warmPoolSize": 2}, "proxy": ALLOWLIST})
+    uid = world.pods()[POOL + "0"]["metadata"]["uid"]
+    body = {"metadata": {"annotations": {names.ANNOTATION_LAST_APPLIED: annotation}}}
+    world.api.patch("pods", NAMESPACE, POOL + "0", body)
+    world.run()
+    assert world.condition()["status"] == "True"
+    assert uid not in {pod["metadata"]["uid"] for pod in world.pods().values()}
+    assert len(world.pods()) == 2
+
+
+def test_a_foreign_child_stops_nothing_either(world: World) -> None:
+    settled(world, {"proxy": ALLOWLIST})
+    uid = world.get("climcpinstances.cli-mcp.redhat.com", "demo")["metadata"]["uid"]
+    metadata = {"namespace": NAMESPACE, "labels": {names.LABEL_CONTROLLER_UID: uid}}
+    for kind, name in (("Secret", "empty"), ("ConfigMap", "foreign")):
+        world.api.create({"apiVersion": "v1", "kind": kind, "metadata": {**metadata, "name": name}})
+    world.controller.informer("secrets").held = True
+    world.api.delete("climcpinstances.cli-mcp.redhat.com", NAMESPACE, "demo")
+    world.controller.informer("secrets").held = False
+    world.run()
+    assert world.find("climcpinstances.cli-mcp.redhat.com", "demo") is None
+
+
+def test_emptied_and_deleted_keys_are_made_again_and_sandboxes_keep_the_old_ones_meanwhile(
+    world: World,
+) -> None:
+    settled(world, {"sandbox": {"warmPoolSize": 1}, "proxy": ALLOWLIST})
+    before = world.get("configmaps", "cli-mcp-demo-session-keys")["data"]
+    world.api.update({**world.get("secrets", "cli-mcp-demo-session-key"), "data": {}})
+    world.controller.deliver()
+    world.controller.sync_next()
+    assert world.get("configmaps", "cli-mcp-demo-session-keys")["data"] == before
+    world.run()
+    after = world.get("configmaps", "cli-mcp-demo-session-keys")["data"]
+    assert set(after).isdisjoint(before)
+    assert world.condition()["status"] == "True"
+    assert world.writes_at_rest() == []

@@ -1,0 +1,150 @@
+"""The hooks and the real Metacontroller, with exactly the rights of the installation, on a real cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).parents[2]
+NAMESPACE = "cli-mcp-system"
+WAIT_SECONDS = 180
+START = "import sys; from hooks import main; sys.exit(main.main(sys.argv[1:]))"
+FLAGS = (
+    "--discovery-interval=2s",
+    "--client-go-qps=100",
+    "--client-go-burst=200",
+    "--metrics-address=0",
+    "--health-probe-bind-address=0",
+    "--zap-log-level=2",
+    "--target-label-selector=app.kubernetes.io/part-of=cli-mcp",
+)
+
+Object = dict[str, Any]
+
+
+def kubectl(*arguments: str, given: str | None = None, check: bool = True) -> str:
+    done = subprocess.run(["kubectl", *arguments], input=given, capture_output=True, text=True, timeout=120)
+    assert not check or done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
+    return done.stdout
+
+
+def apply(*objects: Object) -> None:
+    kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", given=yaml.safe_dump_all(objects))
+
+
+def get(namespace: str, kind: str, name: str) -> Object | None:
+    found = kubectl("-n", namespace, "get", kind, name, "-o", "json", "--ignore-not-found")
+    return json.loads(found) if found else None
+
+
+def objects(namespace: str, kinds: str, selector: str = "") -> list[Object]:
+    arguments = ["-n", namespace, "get", kinds, "-o", "json", *(["-l", selector] if selector else [])]
+    items: list[Object] = json.loads(kubectl(*arguments))["items"]
+    return items
+
+
+def eventually(holds: Callable[[], object], seconds: float = WAIT_SECONDS) -> None:
+    """Poll until `holds` returns something true."""
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {found!r}"
+        time.sleep(0.3)
+
+
+class Operator:
+    """Two processes that a test may end and start again."""
+
+    def __init__(self, folder: Path, image: str, metacontroller: Path) -> None:
+        self.folder = folder
+        self._image = image
+        self._metacontroller = metacontroller
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.port = _free_port()
+
+    def start_hooks(self) -> None:
+        environment = {"CLI_MCP_IMAGE": self._image, "CLI_MCP_SANDBOX_IMAGE": self._image}
+        listen = f"127.0.0.1:{self.port}"
+        self._start("hooks", [sys.executable, "-c", START, "--listen", listen], **environment)
+        eventually(self._hooks_listen, 30)
+
+    def start_metacontroller(self) -> None:
+        config = self.folder / "kubeconfig"
+        config.write_text(yaml.safe_dump(self._kubeconfig()))
+        self._start("metacontroller", [str(self._metacontroller), f"--kubeconfig={config}", *FLAGS])
+
+    def stop(self, name: str) -> None:
+        process = self._processes.pop(name)
+        process.terminate()
+        process.wait(30)
+
+    def close(self) -> None:
+        for name in list(self._processes):
+            self.stop(name)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def _start(self, name: str, command: list[str], **environment: str) -> None:
+        with (self.folder / f"{name}.log").open("ab") as output:
+            self._processes[name] = subprocess.Popen(
+                command, stdout=output, stderr=output, env=os.environ | environment, cwd=ROOT
+            )
+
+    def _hooks_listen(self) -> bool:
+        with socket.socket() as asked:
+            return asked.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def _kubeconfig(self) -> Object:
+        """The administrator's, with the token of Metacontroller's ServiceAccount as its credential."""
+        config: Object = json.loads(kubectl("config", "view", "--raw", "--minify", "-o", "json"))
+        token = kubectl("-n", NAMESPACE, "create", "token", "metacontroller", "--duration=4h").strip()
+        config["users"] = [{"name": it["name"], "user": {"token": token}} for it in config["users"]]
+        return config
+
+
+@contextmanager
+def installed(folder: Path, image: str, metacontroller: Path, crds: Path) -> Iterator[Operator]:
+    """The operator, running; what it installed goes afterwards, but for the CRDs."""
+    operator = Operator(folder, image, metacontroller)
+    manifests = [it for path in crds.glob("*.yaml") for it in yaml.safe_load_all(path.read_text()) if it]
+    apply(*(it for it in manifests if it.get("kind") == "CustomResourceDefinition"))
+    kubectl(
+        "apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "config/crd/climcpinstances.yaml")
+    )
+    apply(*_manifests("controller/namespace.yaml"))
+    account = _manifests("install/service-account.yaml")[0]
+    account["metadata"]["namespace"] = NAMESPACE
+    apply(account, *_manifests("install/role.yaml"), *_manifests("install/role-binding.yaml"))
+    operator.start_hooks()
+    controller = (ROOT / "metacontroller/controller/composite-controller.yaml").read_text()
+    apply(yaml.safe_load(controller.replace("127.0.0.1:8070", f"127.0.0.1:{operator.port}")))
+    operator.start_metacontroller()
+    try:
+        yield operator
+    finally:
+        kubectl("delete", "climcpinstances", "-A", "--all", "--timeout=90s", check=False)
+        kubectl("delete", "compositecontroller", "cli-mcp", check=False)
+        operator.close()
+
+
+def _manifests(path: str) -> list[Object]:
+    return list(yaml.safe_load_all((ROOT / "metacontroller" / path).read_text()))
+
+
+def _free_port() -> int:
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        port: int = asked.getsockname()[1]
+        return port

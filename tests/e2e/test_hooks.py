@@ -1,0 +1,443 @@
+"""The hooks on a real API server, driven by the real Metacontroller with the rights of the installation.
+
+KUBECONFIG, METACONTROLLER (its binary), METACONTROLLER_CRDS (a folder) and E2E_IMAGE (the image that
+tests/e2e/stand_in makes, known to the cluster) say where; without them there is nothing to test on.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+import yaml
+
+from cli_mcp import names
+from cli_mcp.authority import generate_authority
+from hooks.wire import CHILD_KINDS
+from tests.e2e.conftest import in_cluster
+from tests.e2e.operator import Object, Operator, apply, eventually, get, installed, kubectl, objects
+from tests.hooks.test_reconcile import RICH, ROLLS
+from tests.hooks.world import ALLOWLIST, KUBERNETES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NEEDED = ("KUBECONFIG", "METACONTROLLER", "METACONTROLLER_CRDS", "E2E_IMAGE")
+MISSING = [name for name in NEEDED if name not in os.environ]
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not set: {', '.join(MISSING)}")
+
+# Longer than Metacontroller's own resync.
+REST_SECONDS = int(os.environ.get("E2E_REST_SECONDS", "125"))
+RACE_ROUNDS = int(os.environ.get("E2E_RACE_ROUNDS", "1000"))
+ALL_CHILDREN = ",".join(f"{kind.resource}.{kind.group}".rstrip(".") for kind in CHILD_KINDS)
+POOL = "cli-mcp-demo-pool-"
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    binary, crds = (Path(os.environ[name]) for name in ("METACONTROLLER", "METACONTROLLER_CRDS"))
+    with installed(tmp_path_factory.mktemp("operator"), os.environ["E2E_IMAGE"], binary, crds) as running:
+        yield running
+        assert "forbidden" not in running.log("metacontroller"), "the rights of the installation are enough"
+        assert "Traceback" not in running.log("hooks")
+
+
+@dataclass
+class Cluster:
+    """A namespace with an instance `demo` to come."""
+
+    namespace: str
+    name: str = "demo"
+    spec: dict[str, Any] = field(default_factory=dict)
+
+    def apply(self, spec: Object, **metadata: Any) -> None:
+        self.spec = spec
+        apply(
+            {
+                "apiVersion": names.API_VERSION,
+                "kind": names.KIND,
+                "metadata": {"name": self.name, "namespace": self.namespace, **metadata},
+                "spec": spec,
+            }
+        )
+
+    def instance(self) -> Object:
+        found = get(self.namespace, "climcpinstance", self.name)
+        assert found is not None
+        return found
+
+    def condition(self, kind: str = "Ready") -> Object:
+        conditions = self.instance().get("status", {}).get("conditions", ())
+        return next((it for it in conditions if it["type"] == kind), {})
+
+    def wait_for(self, reason: str = "Ready", seconds: float = 180) -> None:
+        def reached() -> bool:
+            found = self.instance()
+            conditions = found.get("status", {}).get("conditions", ())
+            current = [
+                it["reason"]
+                for it in conditions
+                if it["type"] == "Ready" and it["observedGeneration"] == found["metadata"]["generation"]
+            ]
+            return current == [reason]
+
+        try:
+            eventually(reached, seconds)
+        except AssertionError:
+            raise AssertionError(f"{self.condition()}") from None
+
+    def child(self, kind: str, name: str) -> Object:
+        found = get(self.namespace, kind, name)
+        assert found is not None, name
+        return found
+
+    def pods(self) -> dict[str, Object]:
+        found = objects(
+            self.namespace, "pods", f"{names.LABEL_INSTANCE}={self.name},{names.LABEL_COMPONENT}=sandbox"
+        )
+        return {it["metadata"]["name"]: it for it in found}
+
+    def revisions(self) -> dict[str, str]:
+        """Of the instance and all its children."""
+        everything = objects(self.namespace, ALL_CHILDREN, names.LABEL_CONTROLLER_UID)
+        return {
+            f"{it['kind']} {it['metadata']['name']}": it["metadata"]["resourceVersion"]
+            for it in (*everything, self.instance())
+        }
+
+    def claim(self, pod: str, session: str) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        body = {
+            "metadata": {
+                "labels": {names.LABEL_SESSION_ID: session, names.LABEL_STATE: names.STATE_ACTIVE},
+                "annotations": {names.ANNOTATION_LAST_ACTIVITY: now},
+            }
+        }
+        kubectl("-n", self.namespace, "patch", "pod", pod, "--type=merge", "-p", json.dumps(body))
+
+
+def prepare(namespace: str, instance: str) -> None:
+    """The Secrets of an admin; the kubeconfig is for this cluster, with a token that may do nothing."""
+    certificate, key = generate_authority("test", datetime.now(UTC))
+    ca = json.loads(kubectl("-n", namespace, "get", "configmap", "kube-root-ca.crt", "-o", "json"))["data"][
+        "ca.crt"
+    ]
+    token = kubectl("-n", namespace, "create", "token", "default", "--duration=1000h").strip()
+    kubeconfig = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {
+                "name": "here",
+                "cluster": {
+                    "server": "https://kubernetes.default.svc",
+                    "certificate-authority-data": base64.b64encode(ca.encode()).decode(),
+                },
+            }
+        ],
+        "users": [{"name": "me", "user": {"token": token}}],
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
+        "current-context": "here",
+    }
+    contents = {
+        f"cli-mcp-{instance}-tls": {"tls.crt": certificate, "tls.key": key},
+        f"cli-mcp-{instance}-kubeconfig": {"kubeconfig": yaml.safe_dump(kubeconfig)},
+        "keys": {"authorized_keys": "ssh-ed25519 AAAA"},
+    }
+    apply(
+        *(
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": name, "namespace": namespace},
+                "stringData": data,
+            }
+            for name, data in contents.items()
+        )
+    )
+
+
+@pytest.fixture
+def cluster(operator: Operator) -> Iterator[Cluster]:
+    namespace = f"hooks-{os.getpid()}-{next(_numbers)}"
+    kubectl("create", "namespace", namespace)
+    eventually(lambda: get(namespace, "configmap", "kube-root-ca.crt"))
+    prepare(namespace, "demo")
+    yield Cluster(namespace)
+    kubectl("-n", namespace, "delete", "climcpinstances", "--all", "--timeout=120s", check=False)
+    kubectl("delete", "namespace", namespace, "--wait=false", check=False)
+
+
+# What this cluster has, in place of the classes, labels and registries that the unit tests invent.
+RICH_HERE: dict[str, Any] = {
+    **RICH,
+    "replicas": 2,
+    "sandbox": {
+        key: value
+        for key, value in RICH["sandbox"].items()
+        if key not in ("image", "nodeSelector", "imagePullPolicy", "hostUsers", "env")
+    },
+}
+SAMPLES: dict[str, Any] = {
+    "allowlist": {"proxy": ALLOWLIST},
+    "kubernetes with a pool": {"sandbox": {"warmPoolSize": 2}, "proxy": KUBERNETES},
+    "everything": RICH_HERE,
+}
+
+
+@pytest.mark.parametrize("spec", SAMPLES.values(), ids=SAMPLES)
+def test_an_instance_becomes_ready_and_then_nothing_is_written(cluster: Cluster, spec: Object) -> None:
+    cluster.apply(spec)
+    cluster.wait_for("Ready")
+    assert len(cluster.pods()) == spec.get("sandbox", {}).get("warmPoolSize", 0)
+    time.sleep(3)  # the last status of a Deployment
+    before = cluster.revisions()
+    time.sleep(REST_SECONDS)
+    assert cluster.revisions() == before
+
+
+ROLLS_HERE = {path: case for path, case in ROLLS.items() if path not in ("proxy.upstream",)}
+
+
+def test_every_field_rolls_what_it_should_and_a_claimed_session_keeps_its_pod(cluster: Cluster) -> None:
+    base: dict[str, Any] = {"sandbox": {"warmPoolSize": 1}, "proxy": KUBERNETES}
+    for path, (value, server_rolls, proxy_rolls, sandboxes_roll) in ROLLS_HERE.items():
+        # Pods that the cluster cannot run are looked at as they were made.
+        cluster.apply(base)
+        cluster.wait_for("Ready")
+        before = templates(cluster)
+        spec = json.loads(json.dumps(base))
+        *above, last = path.split(".")
+        place = spec
+        for part in above:
+            place = place[part]
+        place[last] = value
+        cluster.apply(spec)
+        uids = {it["metadata"]["uid"] for it in cluster.pods().values()}
+
+        def settled(uids: set[str] = uids, rolls: bool = sandboxes_roll) -> bool:
+            found = cluster.instance()
+            if found["status"].get("observedGeneration") != found["metadata"]["generation"]:
+                return False
+            now = {it["metadata"]["uid"] for it in cluster.pods().values()}
+            return not rolls or not uids & now
+
+        eventually(settled)
+        after = templates(cluster)
+        assert (before["server"] != after["server"], before["proxy"] != after["proxy"]) == (
+            server_rolls,
+            proxy_rolls,
+        ), path
+        if not sandboxes_roll:
+            assert uids <= {it["metadata"]["uid"] for it in cluster.pods().values()}, path
+
+
+def templates(cluster: Cluster) -> dict[str, Object]:
+    return {
+        "server": cluster.child("deployment", "cli-mcp-demo")["spec"]["template"],
+        "proxy": cluster.child("deployment", "cli-mcp-demo-proxy")["spec"]["template"],
+    }
+
+
+def test_deleted_children_come_back_and_a_claimed_session_lives_on(cluster: Cluster) -> None:
+    cluster.apply({"sandbox": {"warmPoolSize": 1}, "proxy": KUBERNETES})
+    cluster.wait_for("Ready")
+    cluster.claim(POOL + "0", "s1")
+    claimed = cluster.pods()[POOL + "0"]["metadata"]["uid"]
+    for child in objects(cluster.namespace, ALL_CHILDREN, names.LABEL_CONTROLLER_UID):
+        kind, metadata = child["kind"], child["metadata"]
+        if kind == "Pod":
+            continue
+        kubectl("-n", cluster.namespace, "delete", kind, metadata["name"], "--wait=false")
+        eventually(
+            lambda kind=kind, metadata=metadata: (  # type: ignore[misc]
+                (get(cluster.namespace, kind, metadata["name"]) or {"metadata": metadata})["metadata"]["uid"]
+                != metadata["uid"]
+            )
+        )
+    cluster.wait_for("Ready")
+    assert cluster.pods()[POOL + "0"]["metadata"]["uid"] == claimed
+
+
+def test_secrets_rotate_in_place(cluster: Cluster) -> None:
+    cluster.apply({"sandbox": {"warmPoolSize": 1}, "proxy": KUBERNETES})
+    cluster.wait_for("Ready")
+    before = templates(cluster), {it["metadata"]["uid"] for it in cluster.pods().values()}
+    for annotation, secret in (
+        (names.ANNOTATION_ROTATE_PROXY_CA, "cli-mcp-demo-proxy-ca"),
+        (names.ANNOTATION_ROTATE_SESSION_KEY, "cli-mcp-demo-session-key"),
+    ):
+        data = cluster.child("secret", secret)["data"]
+        kubectl("-n", cluster.namespace, "annotate", "climcpinstance", "demo", f"{annotation}=now")
+        eventually(lambda secret=secret, data=data: cluster.child("secret", secret)["data"] != data)  # type: ignore[misc]
+    eventually(lambda: len(cluster.child("configmap", "cli-mcp-demo-session-keys")["data"]) == 2)
+    assert before == (templates(cluster), {it["metadata"]["uid"] for it in cluster.pods().values()})
+
+
+def test_deleting_during_a_rollout_ends(cluster: Cluster) -> None:
+    cluster.apply({"sandbox": {"warmPoolSize": 3}, "proxy": ALLOWLIST})
+    cluster.wait_for("Ready")
+    cluster.apply({"sandbox": {"warmPoolSize": 3, "env": [{"name": "A", "value": "b"}]}, "proxy": ALLOWLIST})
+    kubectl("-n", cluster.namespace, "delete", "climcpinstance", "demo", "--timeout=150s")
+    assert cluster.pods() == {}
+
+
+def test_a_spec_that_is_refused_later_keeps_everything_and_can_be_deleted(cluster: Cluster) -> None:
+    cluster.apply({"sandbox": {"warmPoolSize": 1}, "proxy": ALLOWLIST})
+    cluster.wait_for("Ready")
+    before = {key: value for key, value in cluster.revisions().items() if not key.startswith(names.KIND)}
+    cluster.apply({"sandbox": {"warmPoolSize": 1, "idleTimeout": "soon"}, "proxy": ALLOWLIST})
+    cluster.wait_for("SpecInvalid")
+    time.sleep(3)
+    assert {
+        key: value for key, value in cluster.revisions().items() if not key.startswith(names.KIND)
+    } == before
+    kubectl("-n", cluster.namespace, "delete", "climcpinstance", "demo", "--timeout=150s")
+
+
+def test_a_namespace_with_two_instances_goes(cluster: Cluster) -> None:
+    prepare(cluster.namespace, "other")
+    other = Cluster(cluster.namespace, "other")
+    for instance in (cluster, other):
+        instance.apply({"sandbox": {"warmPoolSize": 1}, "proxy": ALLOWLIST})
+    for instance in (cluster, other):
+        instance.wait_for("Ready")
+    kubectl("delete", "namespace", cluster.namespace, "--timeout=115s")
+
+
+def test_a_foreign_object_with_a_childs_name_is_said(cluster: Cluster) -> None:
+    kubectl("-n", cluster.namespace, "create", "serviceaccount", "cli-mcp-demo-sandbox")
+    cluster.apply({"sandbox": {"warmPoolSize": 1}, "proxy": ALLOWLIST})
+    cluster.wait_for("NameTaken")
+    assert "ServiceAccount cli-mcp-demo-sandbox" in cluster.condition()["message"]
+    assert cluster.pods() == {}
+    kubectl("-n", cluster.namespace, "delete", "serviceaccount", "cli-mcp-demo-sandbox")
+    cluster.wait_for("Ready")
+
+
+def test_without_hooks_nothing_is_deleted_and_they_catch_up(cluster: Cluster, operator: Operator) -> None:
+    cluster.apply({"sandbox": {"warmPoolSize": 1}, "proxy": ALLOWLIST})
+    cluster.wait_for("Ready")
+    before = cluster.revisions()
+    operator.stop("hooks")
+    cluster.apply({"sandbox": {"warmPoolSize": 2}, "proxy": ALLOWLIST})
+    time.sleep(10)
+    after = cluster.revisions()
+    assert before.keys() == after.keys()
+    operator.start_hooks()
+    eventually(lambda: len(cluster.pods()) == 2)
+
+
+def test_ten_instances_side_by_side(cluster: Cluster) -> None:
+    instances = [Cluster(cluster.namespace, f"i{number}") for number in range(10)]
+    for instance in instances:
+        prepare(cluster.namespace, instance.name)
+        instance.apply({"proxy": ALLOWLIST})
+    for instance in instances:
+        instance.wait_for("Ready")
+
+
+def test_no_claimed_pod_is_deleted_however_the_race_ends(cluster: Cluster) -> None:
+    """Pods that no node takes can be claimed as well as any, and faster. Their template changes all the time,
+    so that unclaimed ones retire, while a competitor claims at random moments."""
+    spec: dict[str, Any] = {
+        "sandbox": {"warmPoolSize": 30, "nodeSelector": {"no": "such-node"}},
+        "proxy": ALLOWLIST,
+    }
+    cluster.apply(spec)
+    eventually(lambda: len(cluster.pods()) >= 30)
+    with in_cluster() as api:
+        race = Race(f"{api.url}/api/v1/namespaces/{cluster.namespace}/pods")
+        claimer = threading.Thread(target=race.run)
+        claimer.start()
+        edition = 0
+        while claimer.is_alive():
+            edition += 1
+            spec["sandbox"]["env"] = [{"name": "EDITION", "value": str(edition)}]
+            cluster.apply(spec)
+            claimer.join(2)
+    assert race.errors == []
+    print(f"\n{race.won} claims won, {race.lost} lost, {edition} template changes")
+    assert race.won + race.lost >= RACE_ROUNDS
+    assert race.lost > 0, "there was no race"
+    alive = {it["metadata"]["uid"] for it in objects(cluster.namespace, "pods")}
+    assert race.claimed - race.ended <= alive
+
+
+class Race:
+    """Claims as the server does, by one patch bound to what was read; ends old sessions to make room."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._session = requests.Session()
+        self._random = random.Random(5)
+        self.won = self.lost = 0
+        self.claimed: set[str] = set()
+        self.ended: set[str] = set()
+        self.errors: list[str] = []
+
+    def run(self) -> None:
+        while self.won + self.lost < RACE_ROUNDS and not self.errors:
+            pods = self._session.get(self._url, timeout=30).json()["items"]
+            open_pods = [
+                it["metadata"]
+                for it in pods
+                if it["metadata"]["labels"].get(names.LABEL_COMPONENT) == "sandbox"
+                and names.LABEL_STATE not in it["metadata"]["labels"]
+                and "deletionTimestamp" not in it["metadata"]
+            ]
+            time.sleep(self._random.random() / 20)
+            for metadata in self._random.sample(open_pods, min(5, len(open_pods))):
+                self._claim(metadata)
+            self._end_some([it["metadata"] for it in pods])
+
+    def _claim(self, metadata: Object) -> None:
+        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        body = {
+            "metadata": {
+                "uid": metadata["uid"],
+                "resourceVersion": metadata["resourceVersion"],
+                "labels": {
+                    names.LABEL_SESSION_ID: f"s{self.won + self.lost}",
+                    names.LABEL_STATE: names.STATE_ACTIVE,
+                },
+                "annotations": {names.ANNOTATION_LAST_ACTIVITY: stamp},
+            }
+        }
+        headers = {"Content-Type": "application/merge-patch+json"}
+        answer = self._session.patch(
+            f"{self._url}/{metadata['name']}", json.dumps(body), headers=headers, timeout=30
+        )
+        if answer.status_code == 200:
+            self.won += 1
+            self.claimed.add(metadata["uid"])
+        elif answer.status_code in (404, 409):
+            self.lost += 1
+        else:
+            self.errors.append(answer.text)
+
+    def _end_some(self, pods: list[Object]) -> None:
+        present = {it["uid"] for it in pods}
+        missing = self.claimed - self.ended - present
+        # What was claimed since the list was made is not in it.
+        if missing:
+            now = {it["metadata"]["uid"] for it in self._session.get(self._url, timeout=30).json()["items"]}
+            gone = missing - now
+            if gone:
+                self.errors.append(f"claimed and deleted: {sorted(gone)}")
+        mine = [it for it in pods if it["uid"] in self.claimed - self.ended]
+        for metadata in mine[40:]:
+            self.ended.add(metadata["uid"])
+            self._session.delete(f"{self._url}/{metadata['name']}", timeout=30)
