@@ -35,6 +35,14 @@ class Target:
     port: int
     context: ssl.SSLContext
     proxy_port: int | None = None
+    proxy_pid: int | None = None
+
+    def proxy_cpu_seconds(self) -> float:
+        if self.proxy_pid is None:
+            return 0.0
+        # proc_pid_stat(5): utime and stime, after the name in parentheses.
+        fields = Path(f"/proc/{self.proxy_pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self.proxy_port is None:
@@ -90,10 +98,14 @@ def percentile(values: list[float], share: float) -> float:
 
 
 async def for_seconds(
-    seconds: float, clients: int, one: Callable[[], Awaitable[Callable[[], Awaitable[None]]]]
+    target: Target, seconds: float, clients: int, one: Callable[[], Awaitable[Callable[[], Awaitable[None]]]]
 ) -> str:
-    """`one` makes a client, which is then called until the time is over."""
+    """`one` makes a client, which is then called until the time is over.
+
+    The processor time is the proxy's alone, and hardly depends on what else the machine does.
+    """
     durations: list[float] = []
+    busy = target.proxy_cpu_seconds()
 
     async def client() -> None:
         call = await one()
@@ -107,7 +119,8 @@ async def for_seconds(
     await asyncio.gather(*(client() for _ in range(clients)))
     rate = len(durations) / (time.perf_counter() - started)
     p50, p99 = (percentile(durations, share) * 1000 for share in (0.5, 0.99))
-    return f"{rate:8.0f}/s  p50 {p50:7.2f} ms  p99 {p99:7.2f} ms"
+    busy = (target.proxy_cpu_seconds() - busy) / len(durations) * 1000
+    return f"{rate:8.0f}/s  p50 {p50:7.2f} ms  p99 {p99:7.2f} ms" + f"  CPU {busy:5.2f} ms" * bool(busy)
 
 
 async def keepalive(target: Target, path: str, clients: int, seconds: float) -> str:
@@ -119,7 +132,7 @@ async def keepalive(target: Target, path: str, clients: int, seconds: float) -> 
 
         return call
 
-    return await for_seconds(seconds, clients, one)
+    return await for_seconds(target, seconds, clients, one)
 
 
 async def new_connections(target: Target, clients: int, seconds: float) -> str:
@@ -131,7 +144,7 @@ async def new_connections(target: Target, clients: int, seconds: float) -> str:
     async def one() -> Callable[[], Awaitable[None]]:
         return call
 
-    return await for_seconds(seconds, clients, one)
+    return await for_seconds(target, seconds, clients, one)
 
 
 async def large_body(target: Target) -> str:
@@ -228,7 +241,7 @@ def main() -> None:
         proxy_port = receive.recv()
         assert proxy.pid is not None
         direct = Target(port, ssl.create_default_context(cadata=authority.pem))
-        proxied = Target(port, ssl.create_default_context(cadata=certificate), proxy_port)
+        proxied = Target(port, ssl.create_default_context(cadata=certificate), proxy_port, proxy.pid)
         asyncio.run(measure(direct, proxied, proxy.pid, seconds))
         proxy.kill()
         origin.kill()

@@ -11,6 +11,7 @@ from yarl import URL
 
 from cli_mcp.proxy_config import UpstreamConfig
 from cred_proxy.core import Limits
+from cred_proxy.headers import Fields
 from cred_proxy.refusal import Reason, Refusal
 from cred_proxy.request import Forward
 from cred_proxy.routes import KubernetesRoute, Route
@@ -111,7 +112,7 @@ class Upstream:
         response = await self._session.request(
             forward.method,
             url,
-            headers=forward.fields,
+            headers=_one_spelling_each(forward.fields),
             data=body,
             allow_redirects=False,
             ssl=_trust(certificate_authority, config.ca_bundle),
@@ -123,6 +124,12 @@ class Upstream:
 
     async def close(self) -> None:
         await self._session.close()
+
+
+def _one_spelling_each(fields: Fields) -> Fields:
+    """aiohttp keeps repeated fields only when their names are spelled alike."""
+    spelling: dict[str, str] = {}
+    return [(spelling.setdefault(name.lower(), name), value) for name, value in fields]
 
 
 def _end_body_with_connection(response: aiohttp.ClientResponse) -> None:

@@ -23,6 +23,36 @@ def request_for(
     return "\r\n".join([*head, "", ""]).encode() + body
 
 
+async def test_a_request_reaches_an_allowlisted_origin_as_the_client_sent_it(
+    harness: Harness, origin: Origin
+) -> None:
+    target = "/a%2Fb/../c;d//e\\f?q=%20&q=+%00&r"
+    lines = ['Cookie: a="b c"; =d; e', "X-Twice: 1", "x-TWICE: 2", "X-Text: gr\u00fcn", "X-Empty:"]
+    async with await harness.tunnel(origin.endpoint) as client:
+        await client.request(request_for(origin, "PROPFIND", target, *lines, body=b"<xml/>"))
+    (received,) = origin.requests
+    assert received.line == f"PROPFIND {target} HTTP/1.1"
+    assert received.body == b"<xml/>"
+    assert received.fields == [
+        ("Host", origin.endpoint),
+        ("Cookie", 'a="b c"; =d; e'),
+        ("X-Twice", "1"),
+        ("X-Twice", "2"),
+        ("X-Text", "gr\u00fcn".encode().decode("latin-1")),
+        ("X-Empty", ""),
+        ("Content-Length", "6"),
+    ]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"])
+async def test_a_request_without_a_body_stays_one(harness: Harness, origin: Origin, method: str) -> None:
+    async with await harness.tunnel(origin.endpoint) as client:
+        await client.request(request_for(origin, method), head_only=method == "HEAD")
+    added = origin.requests[0].fields[1:]
+    # RFC 9110 section 8.6: a request whose method anticipates a body says that there is none.
+    assert added in ([], [("Content-Length", "0")])
+
+
 async def test_a_response_reaches_the_client_as_the_origin_sent_it(harness: Harness, origin: Origin) -> None:
     compressed = gzip.compress(b"hello")
     origin.respond = answer(
