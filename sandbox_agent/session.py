@@ -61,6 +61,7 @@ class ShellSession:
         self._waiting = 0
         self._number = 0
         self._end_reason: str | None = None
+        self._start_notes: list[str] = []  # for the first result
         self._streams: tuple[OutputStream, ...] = ()
         self._late: deque[OutputStream] = deque()
         self.running = False
@@ -76,7 +77,7 @@ class ShellSession:
         self._number = await asyncio.to_thread(self._spill.adopt)
         if self._state_file is not None:
             self._shell.snapshot = await asyncio.to_thread(self._state_file.load)
-        await self._shell.start()
+        self._start_notes = await self._shell.start()
 
     async def run(self, command: str, timeout_seconds: float, on_progress: ProgressCallback) -> Outcome:
         """Run `command` in the shell; waiting for earlier calls counts into `timeout_seconds`.
@@ -89,9 +90,10 @@ class ShellSession:
         loop = asyncio.get_running_loop()
         started = loop.time()
         until = started + timeout_seconds
-        with _every_second(lambda: on_progress(Progress(loop.time() - started, queued=True))):
+        queued = True
+        with _every_second(lambda: on_progress(self._progress(loop.time() - started, queued))):
             await self._wait_for_turn(until, timeout_seconds)
-        with _every_second(lambda: on_progress(self._progress(loop.time() - started))):
+            queued = False
             execution = loop.create_task(self._execute(command, started, until))
             execution.add_done_callback(self._end_turn)
             try:
@@ -177,7 +179,8 @@ class ShellSession:
             self._streams = ()
 
     async def _outcome(self, number: int, ending: Ending, duration_ms: int) -> Outcome:
-        notes = list(ending.notes)
+        notes = [*self._start_notes, *ending.notes]
+        self._start_notes = []
         outputs = [await stream.finish(self._inside) for stream in self._streams]
         for name, stream in zip(_NAMES, self._streams, strict=True):
             if stream.error is not None:
@@ -228,7 +231,9 @@ class ShellSession:
     def _spill_file(self, name: str) -> Callable[[], SpillFile]:
         return lambda: self._spill.create(name)
 
-    def _progress(self, elapsed_seconds: float) -> Progress:
+    def _progress(self, elapsed_seconds: float, queued: bool) -> Progress:
+        if queued:
+            return Progress(elapsed_seconds, queued=True)
         captures = [stream.capture for stream in self._streams]
         last_line = next((line for capture in captures if (line := capture.last_line())), "")
         return Progress(elapsed_seconds, sum(capture.total_bytes for capture in captures), last_line)

@@ -79,9 +79,13 @@ class Shell:
                 assert self._bash is not None
                 await end_shell(sandbox, self._mailbox, self._bash)
                 sandbox, restored = await self._start_bash()
-                notes.append("Its state could not be brought back: variables and functions are gone.")
+                notes.append(
+                    "The shell's earlier state could not be brought back: variables and functions are gone."
+                )
             elif self._state_missed:
-                notes.append("What the last commands changed was too large to keep; its state is older.")
+                notes.append(
+                    "What the last commands changed was too large to keep: the shell's state is older."
+                )
             report = restored
         self._idle_processes = frozenset()
         self._keep(report)
