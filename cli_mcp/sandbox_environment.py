@@ -29,7 +29,7 @@ def sandbox_environment(proxy_url: str, hosts: Collection[str] = ()) -> dict[str
     Go asks no proxy for a loopback host, whatever the environment says. Java asks neither for a proxy nor for
     a CA there; who needs it says so in JAVA_TOOL_OPTIONS, after `keytool -importcert -noprompt -file
     $SSL_CERT_FILE -keystore $HOME/trust.p12 -storepass changeit`: -Djavax.net.ssl.trustStore=$HOME/trust.p12
-    -Dhttps.proxyHost=HOST -Dhttps.proxyPort=PORT, of the proxy.
+    -Djavax.net.ssl.trustStorePassword=changeit -Dhttps.proxyHost=HOST -Dhttps.proxyPort=PORT, of the proxy.
     """
     no_proxy = ",".join(host for host in _LOOPBACK if host not in hosts)
     proxy = {"HTTP_PROXY": proxy_url, "HTTPS_PROXY": proxy_url, "NO_PROXY": no_proxy}

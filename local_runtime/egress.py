@@ -47,6 +47,12 @@ log = logging.getLogger(__name__)
 # Renewed at a start, when no session has the old authority any more.
 RENEWED_BEFORE_EXPIRY = timedelta(days=30)
 _PROXY_URL = "http://{}:{}".format(*LISTEN_ADDRESS)
+# Where clients look for authorities that no variable can tell, such as wget with GnuTLS. Nobody but the proxy
+# can be reached, so that its own are all that is of use there.
+_SYSTEM_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",  # Fedora
+)
 _UNCLAIMED = ClientIdentity("unclaimed")
 
 
@@ -144,10 +150,12 @@ class Egress:
         self._config.chmod(0o755)
         self._use(read_reach(instance, files))
         authority = _authority(state.proxy_ca, instance.metadata.name)
+        certificate = state.write_system_file(CERTIFICATE_FILE, (authority / CERTIFICATE_FILE).read_text())
         self.read_only = {
             # The directory, as in a pod: a kubeconfig that replaces another is seen in running sandboxes too.
             str(Path(KUBECONFIG_PATH).parent): self._config,
-            CA_PATH: state.write_system_file(CERTIFICATE_FILE, (authority / CERTIFICATE_FILE).read_text()),
+            CA_PATH: certificate,
+            **{path: certificate for path in _SYSTEM_BUNDLES if Path(path).is_file()},
         }
         """Files and directories of the sandbox, as its path and the path here."""
         self.environment = sandbox_environment(_PROXY_URL, hosts=self.reach.hosts())

@@ -98,32 +98,44 @@ class Server:
         return self.process.wait(timeout=30)
 
 
-def instance(**sandbox: Any) -> dict[str, Any]:
-    """A CliMcpInstance whose spec.sandbox has these fields; small limits unless others are given."""
+def instance(proxy: Mapping[str, Any] | None = None, **sandbox: Any) -> dict[str, Any]:
+    """A CliMcpInstance with this spec.proxy, whose spec.sandbox has these fields; small limits unless others
+    are given."""
     limits = {"memory": "256Mi", "ephemeral-storage": "64Mi"}
     return {
         "apiVersion": "cli-mcp.redhat.com/v1alpha1",
         "kind": "CliMcpInstance",
         "metadata": {"name": "test"},
-        "spec": {"sandbox": {"resources": {"limits": limits}, **sandbox}},
+        "spec": {
+            "sandbox": {"resources": {"limits": limits}, **sandbox},
+            **({} if proxy is None else {"proxy": proxy}),
+        },
     }
 
 
 @contextmanager
 def running(
-    *, unprivileged: bool = False, root: Path | None = None, arguments: tuple[str, ...] = (), **sandbox: Any
+    *,
+    unprivileged: bool = False,
+    root: Path | None = None,
+    arguments: tuple[str, ...] = (),
+    proxy: Mapping[str, Any] | None = None,
+    **sandbox: Any,
 ) -> Iterator[Server]:
-    """A server with these fields of spec.sandbox and its state below `root`, ended if the test has not."""
+    """A server with this spec.proxy and these fields of spec.sandbox, its state below `root`, ended if the
+    test has not."""
     owner = UNPRIVILEGED_UID if unprivileged and os.geteuid() == 0 else None
     if root is None:
         with (
             passable_directory(owner) as made,
-            running(unprivileged=unprivileged, root=made, arguments=arguments, **sandbox) as server,
+            running(
+                unprivileged=unprivileged, root=made, arguments=arguments, proxy=proxy, **sandbox
+            ) as server,
         ):
             yield server
         return
     file = root / "instance.yaml"
-    file.write_text(yaml.safe_dump(instance(**sandbox)))
+    file.write_text(yaml.safe_dump(instance(proxy, **sandbox)))
     file.chmod(0o644)
     server = start(file, unprivileged=unprivileged, root=root, arguments=arguments)
     try:

@@ -95,7 +95,7 @@ async def test_a_dead_sandbox_is_reported_as_such() -> None:
     with sandboxed("true") as (process, pid, inode):
         await asyncio.to_thread(process.wait)
         async with asyncio.timeout(10):
-            while Path(f"/proc/{pid}/ns/net").exists():  # noqa: ASYNC110 - the kernel is not done with it yet
+            while Path(f"/proc/{pid}/ns/net").exists():
                 await asyncio.sleep(0.01)
         with pytest.raises(SandboxUnavailable, match="ended while it started"):
             await namespaces.listen_in(pid, inode)
@@ -109,7 +109,7 @@ async def test_a_helper_that_was_killed_is_replaced_unnoticed() -> None:
     with sandboxed("sleep 60") as (_, pid, inode):
         os.kill(int(helper), signal.SIGKILL)
         async with asyncio.timeout(10):
-            while state_of(helper) != "Z":  # noqa: ASYNC110 - it is not ours to wait for
+            while state_of(helper) != "Z":
                 await asyncio.sleep(0.01)
         with await namespaces.listen_in(pid, inode) as listener:
             assert listener.getsockname() == LISTEN_ADDRESS
@@ -128,7 +128,7 @@ async def test_the_late_answer_of_a_helper_is_not_taken_for_the_next_sandbox(
     monkeypatch.setattr(netns, "_ANSWER_SECONDS", 10.0)
     with sandboxed("sleep 60") as (_, one, one_inode), sandboxed("sleep 60") as (_, two, two_inode):
         os.kill(int(helper), signal.SIGSTOP)
-        with pytest.raises(SandboxUnavailable, match="does not answer.*try again"):
+        with pytest.raises(SandboxUnavailable, match=r"does not answer.*try again"):
             await namespaces.listen_in(one, one_inode)
         assert helper not in children()
         with await namespaces.listen_in(two, two_inode):
