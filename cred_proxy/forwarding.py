@@ -77,10 +77,8 @@ class Forwarder:
                     route, verdict, upload.chunks() if upload else None, routing.upstream
                 )
             except FAILURES as error:
-                refusal = explain(error, route)
-                if upload is not None and upload.failed:
-                    refusal = Refusal(Reason.BAD_REQUEST, "the body of the request is malformed")
-                return _refuse(request, route, refusal, exchange)
+                failure = upload.failure if upload else None
+                return _refuse(request, route, failure or explain(error, route), exchange)
             return await self._pass_back(request, route, verdict, response, exchange)
         finally:
             # First the origin's connection, so that a body that stops here is not taken for a whole one.

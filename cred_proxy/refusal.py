@@ -23,6 +23,7 @@ class Reason(StrEnum):
     METHOD_NOT_ALLOWED = "method-not-allowed"
     HOST_MISMATCH = "host-mismatch"
     TRANSFER_CODING = "transfer-coding"
+    BODY_STALLED = "body-stalled"
     EXPECTATION = "expectation"
     MALFORMED_PATH = "malformed-path"
     PATH_OUTSIDE_SERVER = "path-outside-server"
@@ -63,6 +64,7 @@ ANSWERS = {
     # RFC 9110, 15.5.20: the connection is not one for this host.
     Reason.HOST_MISMATCH: Answer(421, "host differs from CONNECT", "BadRequest"),
     Reason.TRANSFER_CODING: Answer(501, "transfer coding not supported", "BadRequest"),
+    Reason.BODY_STALLED: Answer(408, "request body stalled", "Timeout"),
     Reason.EXPECTATION: Answer(417, "expectation not supported", "BadRequest"),
     Reason.MALFORMED_PATH: Answer(400, "malformed path", "BadRequest"),
     Reason.PATH_OUTSIDE_SERVER: Answer(403, "path not allowed", "Forbidden"),

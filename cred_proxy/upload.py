@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from aiohttp import StreamReader
 
 from cred_proxy.exchange import Exchange
+from cred_proxy.refusal import Reason, Refusal
 
 
 class UploadStopped(ConnectionAbortedError):
@@ -21,6 +22,7 @@ class Upload:
         self._stall_seconds = stall_seconds
         self._exchange = exchange
         self._read: asyncio.Task[bytes] | None = None
+        self._stalled = False
         self._stopped = False
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -31,8 +33,10 @@ class Upload:
             self._read = asyncio.ensure_future(self._content.readany())
             self._read.add_done_callback(_retrieve)
             finished, _ = await asyncio.wait({self._read}, timeout=self._stall_seconds)
-            if not finished or self._read.cancelled():
+            if not finished:
+                self._stalled = True
                 self._read.cancel()
+            if self._stalled or self._read.cancelled():
                 raise UploadStopped
             chunk = self._read.result()
             if not chunk:
@@ -48,9 +52,13 @@ class Upload:
             await asyncio.wait({self._read})
 
     @property
-    def failed(self) -> bool:
-        """Whether the client's side of the body is what went wrong."""
-        return self._content.exception() is not None
+    def failure(self) -> Refusal | None:
+        """What went wrong on the client's side of the body, if that is where it did."""
+        if self._stalled:
+            return Refusal(Reason.BODY_STALLED, f"nothing came for {self._stall_seconds:g} s")
+        if self._content.exception() is not None:
+            return Refusal(Reason.BAD_REQUEST, "the body is malformed")
+        return None
 
 
 def _retrieve(read: asyncio.Task[bytes]) -> None:
