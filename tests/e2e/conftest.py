@@ -1,12 +1,13 @@
-"""The same tests twice: on what is in memory, and on KUBECONFIG's cluster with the real METACONTROLLER."""
+"""The same tests on what is in memory and on what is real, as far as the environment names it.
+
+KUBECONFIG: a cluster. METACONTROLLER and METACONTROLLER_CRDS: its binary, and the folder of its manifests.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import subprocess
-import threading
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.e2e.background import in_background
 from tests.e2e.kube_client import KubeClient, eventually
 from tests.e2e.metacontroller import Metacontroller, running
 from tests.e2e.real_world import RealWorld
@@ -36,20 +38,8 @@ class ApiServer:
 
 @contextmanager
 def in_memory() -> Iterator[ApiServer]:
-    """A server in a thread of its own, so that tests are free to block."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    server = Server()
-    running = server.running()
-    asyncio.run_coroutine_threadsafe(running.__aenter__(), loop).result()
-    try:
+    with in_background(Server().running()) as server:
         yield ApiServer(server.url, is_real=False, forget_history=server.api.storage.compact)
-    finally:
-        asyncio.run_coroutine_threadsafe(running.__aexit__(None, None, None), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 @contextmanager
@@ -67,16 +57,29 @@ def in_cluster() -> Iterator[ApiServer]:
 
 
 SERVERS = {"memory": in_memory, "cluster": in_cluster}
+# What each kind of API server, and the real Metacontroller, need from the environment.
+NEEDED = {"memory": (), "cluster": ("KUBECONFIG",)}
+METACONTROLLER_NEEDS = ("METACONTROLLER", "METACONTROLLER_CRDS")
+
+
+def skip_without(names: tuple[str, ...]) -> None:
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        pytest.skip(f"not set: {', '.join(missing)}")
+
+
+@contextmanager
+def api_with_widgets(kind: str) -> Iterator[ApiServer]:
+    with SERVERS[kind]() as server:
+        assert KubeClient(server.url).create(WIDGETS).code in (201, 409)
+        eventually(lambda: KubeClient(server.url, "default").list("Widget").code == 200)
+        yield server
 
 
 @pytest.fixture(scope="session", params=SERVERS)
 def api_server(request: pytest.FixtureRequest) -> Iterator[ApiServer]:
-    if request.param == "cluster" and "KUBECONFIG" not in os.environ:
-        pytest.skip("KUBECONFIG names no cluster")
-    with SERVERS[request.param]() as server:
-        client = KubeClient(server.url)
-        assert client.create(WIDGETS).code in (201, 409)
-        eventually(lambda: KubeClient(server.url, "default").list("Widget").code == 200)
+    skip_without(NEEDED[request.param])
+    with api_with_widgets(request.param) as server:
         yield server
 
 
@@ -101,39 +104,31 @@ def kube(api_server: ApiServer) -> Iterator[KubeClient]:
         yield client
 
 
-def what_the_real_one_lacks() -> str:
-    missing = [
-        name for name in ("KUBECONFIG", "METACONTROLLER", "METACONTROLLER_CRDS") if name not in os.environ
-    ]
-    return f"not set: {', '.join(missing)}" if missing else ""
-
-
-@pytest.fixture(scope="session")
-def metacontroller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metacontroller]:
-    """The real one, against the cluster of KUBECONFIG."""
-    if missing := what_the_real_one_lacks():
-        pytest.skip(missing)
-    with in_cluster() as server:
-        kube = KubeClient(server.url)
-        assert kube.create(WIDGETS).code in (201, 409)
-        folder = tmp_path_factory.mktemp("metacontroller")
-        binary, manifests = (Path(os.environ[name]) for name in ("METACONTROLLER", "METACONTROLLER_CRDS"))
-        with running(binary, manifests, server.url, folder) as process:
-            yield process
-
-
-@pytest.fixture(params=["model", "real"])
-def new_world(request: pytest.FixtureRequest) -> Iterator[Callable[..., World]]:
-    """`new_world(method, **settings)` makes a world with a CompositeController and a namespace of its own."""
+@pytest.fixture(scope="session", params=["model", *SERVERS], ids=["model", *(f"real-{it}" for it in SERVERS)])
+def metacontroller(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Metacontroller | None]:
+    """The real one on either API server; None stands for the model."""
     if request.param == "model":
-        yield lambda method="InPlace", **settings: ModelWorld(method, **settings)
+        yield None
         return
-    process: Metacontroller = request.getfixturevalue("metacontroller")
+    skip_without(NEEDED[request.param] + METACONTROLLER_NEEDS)
+    binary, manifests = (Path(os.environ[name]) for name in METACONTROLLER_NEEDS)
+    folder = tmp_path_factory.mktemp("metacontroller")
+    with api_with_widgets(request.param) as server, running(binary, manifests, server.url, folder) as process:
+        yield process
+
+
+@pytest.fixture
+def new_world(metacontroller: Metacontroller | None) -> Iterator[Callable[..., World]]:
+    """`new_world(method, **settings)` makes a world with a CompositeController and a namespace of its own."""
     with ExitStack() as worlds:
 
         def new(method: str = "InPlace", **settings: object) -> World:
-            kube = worlds.enter_context(new_namespace(process.api_url))
-            world = RealWorld(kube, process, method, **settings)
+            if metacontroller is None:
+                return ModelWorld(method, **settings)
+            kube = worlds.enter_context(new_namespace(metacontroller.api_url))
+            world = RealWorld(kube, metacontroller, method, **settings)
             worlds.callback(world.close)
             return world
 

@@ -9,29 +9,30 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import threading
 import time
 from collections import defaultdict
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import yaml
 from aiohttp import ClientSession, TCPConnector, web
 
+from tests.e2e.background import in_background
 from tests.e2e.kube_client import KubeClient, eventually
 from tests.kube.connection import Call
 from tests.kube.routes import parse
 from tests.kube.worlds import PART_OF
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from tests.kube.worlds import Hooks
 
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 HOLD_SECONDS = 0.02
+EXIT_SECONDS = 10
 MAX_BODY_BYTES = 64 * 1024 * 1024
 # Headers of one connection, which do not belong to the next (RFC 9110, section 7.6.1).
 HOP_BY_HOP = frozenset(("connection", "transfer-encoding", "content-length", "host", "keep-alive"))
@@ -145,39 +146,36 @@ def running(binary: Path, manifests: Path, api_url: str, folder: Path) -> Iterat
     """Metacontroller on the API server at `api_url`; `manifests` has its CRDs, `folder` is for its files."""
     install_crds(KubeClient(api_url), manifests)
     metacontroller = Metacontroller(Tracer(api_url), api_url)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    runner, tracer_url = asyncio.run_coroutine_threadsafe(_serve(metacontroller), loop).result()
-    config = folder / "kubeconfig"
-    config.write_text(yaml.safe_dump(_kubeconfig(tracer_url)))
-    log = folder / "metacontroller.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen([binary, f"--kubeconfig={config}", *FLAGS], stdout=output, stderr=output)
-    try:
-        yield metacontroller
-        assert process.poll() is None, f"Metacontroller ended early: {log.read_text()[-2000:]}"
-    finally:
-        process.terminate()
-        process.wait(10)
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+    config, log = folder / "kubeconfig", folder / "metacontroller.log"
+    with in_background(_serving(metacontroller)) as url, log.open("wb") as output:
+        config.write_text(yaml.safe_dump(_kubeconfig(url)))
+        command = [str(binary), f"--kubeconfig={config}", *FLAGS]
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+        try:
+            yield metacontroller
+            assert process.poll() is None, f"Metacontroller ended early: {log.read_text()[-2000:]}"
+        finally:
+            process.terminate()
+            process.wait(EXIT_SECONDS)
 
 
-async def _serve(metacontroller: Metacontroller) -> tuple[web.AppRunner, str]:
-    """One port for both: hooks below /hooks/, everything else goes to the API server."""
+@asynccontextmanager
+async def _serving(metacontroller: Metacontroller) -> AsyncIterator[str]:
+    """One port for both: hooks below /hooks/, everything else goes to the API server. Gives the URL."""
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     app.router.add_post("/hooks/{world}/{hook}", metacontroller.handle_hook)
     app.router.add_route("*", "/{path:.*}", metacontroller.tracer.handle)
     app.on_cleanup.append(metacontroller.tracer.close)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    # A watch whose client has gone must end.
+    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    metacontroller.hook_url = f"{url}/hooks"
-    return runner, url
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        metacontroller.hook_url = f"{url}/hooks"
+        yield url
+    finally:
+        await runner.cleanup()
 
 
 def _kubeconfig(url: str) -> dict[str, object]:

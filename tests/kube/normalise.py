@@ -47,7 +47,7 @@ OMITTED_FALSE = frozenset(
 )
 OMITTED_ZERO = frozenset(("initialDelaySeconds", "minReadySeconds", "nodePort", "hostPort"))
 # No omitempty: an empty or missing list is stored as null.
-NULL_LISTS = {"Role": ("rules",), "ClusterRole": ("rules",)}
+NULL_LISTS = {"Role": ("rules",), "ClusterRole": ("rules",), "EndpointSlice": ("endpoints", "ports")}
 QUANTITY_MAPS = frozenset(("limits", "requests"))
 QUANTITIES = frozenset(("sizeLimit",))
 FREE_MAPS = frozenset(

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 MAX_BODY_BYTES = 3 * 1024 * 1024  # the real server's limit
 _TRUE = frozenset(("1", "t", "T", "true", "True", "TRUE"))  # what Go's ParseBool takes
 _SUBRESOURCES = frozenset(("", "status", "binding", "finalize"))
+# Ends the list that a watch begins with, when the client asked for one (sendInitialEvents).
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 WATCH_SECONDS = 1800.0
 
 
@@ -66,7 +68,8 @@ class Server:
         """Listen on a free port of 127.0.0.1."""
         self._loop = asyncio.get_running_loop()
         self.api.storage.listeners.append(self._on_change)
-        runner = web.AppRunner(self.app(), shutdown_timeout=0.1)
+        # A watch whose client has gone must end.
+        runner = web.AppRunner(self.app(), shutdown_timeout=0.1, handler_cancellation=True)
         await runner.setup()
         try:
             site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
@@ -272,12 +275,17 @@ class Server:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + float(request.query.get("timeoutSeconds") or WATCH_SECONDS)
         since = int(request.query.get("resourceVersion") or 0)
-        if not since:
+        head: Object = {"kind": resource.kind, "apiVersion": resource.api_version}
+        streams_list = request.query.get("sendInitialEvents") in _TRUE
+        if not since or streams_list:
             with self.api.storage.lock:
                 since = self.api.storage.revision
                 present = self.api.storage.items(resource.key, route.namespace)
             for obj in filter(selection.matches, present):
                 await _send(response, "ADDED", obj)
+        if streams_list:
+            end = {"resourceVersion": str(since), "annotations": {INITIAL_EVENTS_END: "true"}}
+            await _send(response, "BOOKMARK", {**head, "metadata": end})
         while loop.time() < ends_at:
             woken.clear()
             try:
@@ -292,7 +300,6 @@ class Server:
             with suppress(TimeoutError):
                 await asyncio.wait_for(woken.wait(), ends_at - loop.time())
         if request.query.get("allowWatchBookmarks") in _TRUE:
-            head: Object = {"kind": resource.kind, "apiVersion": resource.api_version}
             await _send(response, "BOOKMARK", {**head, "metadata": {"resourceVersion": str(since)}})
 
 

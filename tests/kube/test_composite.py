@@ -164,21 +164,7 @@ def test_a_cache_that_catches_up_step_by_step_shows_each_state_on_the_way() -> N
     assert seen == ["1", "2", "3"]
 
 
-# --- deletion and the garbage collector -------------------------------------------------------------------
-
-
-def test_a_foreground_deletion_takes_the_children_and_what_the_hook_answers_is_ignored() -> None:
-    world = ModelWorld()
-    world.hooks.desired = lambda _: [pod()]
-    world.parent()
-    world.run()
-    answer = {"status": {"seen": True}, "children": [config_map()], "finalized": False}
-    world.hooks.finalize = lambda _: answer
-    world.delete("Widget", "a", propagationPolicy="Foreground")
-    assert world.run() == []
-    assert world.stored("Widget", "a")["status"]["seen"] is True
-    world.collect_garbage()
-    assert world.get("Pod", "p") is None
+# --- the garbage collector -------------------------------------------------------------------
 
 
 def test_a_child_in_another_namespace_is_collected_never_seen_and_created_again() -> None:

@@ -1,7 +1,8 @@
 """Which events make a sync, and of which parent.
 
-Pure over the cache of parents. Any new revision of a child counts; a change of the parent's status alone can be
-ignored. Source: the event handlers in pkg/controller/composite/controller.go of Metacontroller v4.17.2.
+Pure over the cache of parents. Any new revision of a child counts; a change of the parent's status alone
+can be ignored. Source: the event handlers in pkg/controller/composite/controller.go of Metacontroller
+v4.17.2.
 """
 
 from __future__ import annotations

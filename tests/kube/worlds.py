@@ -36,7 +36,7 @@ CHILD_RESOURCES = (
     ("rbac.authorization.k8s.io/v1", "roles"),
     ("rbac.authorization.k8s.io/v1", "rolebindings"),
 )
-# Another Metacontroller on the same cluster leaves these CompositeControllers alone, and ours leaves others alone.
+# Two Metacontrollers on one cluster leave each other's CompositeControllers alone by this label.
 PART_OF = "metacontroller-twin"
 PARENT_API_VERSION = "twin.example.com/v1"
 METACONTROLLER = User("metacontroller", groups=(MASTERS,))
