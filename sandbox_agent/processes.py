@@ -104,18 +104,23 @@ def of_command(now: Mapping[int, Process], before: Set[Identity], ancestors: Set
     """Of the processes `now`, those that a command started: they were not there `before` it, and do not
     descend from one that was. Descending from `ancestors`, the sandbox's root and its shell, does not count.
     """
-
-    def spared(process: Process) -> bool:
-        seen: set[int] = set()
+    spared = dict.fromkeys(ancestors, False)
+    for process in now.values():
+        line: list[int] = []
         current: Process | None = process
-        while current is not None and current.pid not in ancestors and current.pid not in seen:
-            if current.identity in before:
-                return True
-            seen.add(current.pid)
+        while current is not None and current.pid not in spared:
+            line.append(current.pid)
+            spared[current.pid] = current.identity in before
+            if spared[current.pid]:
+                break
             current = now.get(current.parent)
-        return process.pid in ancestors
-
-    return [process for process in now.values() if process.alive and not spared(process)]
+        verdict = current is not None and spared[current.pid]
+        spared.update(dict.fromkeys(line, verdict))
+    return [
+        process
+        for process in now.values()
+        if process.alive and process.pid not in ancestors and not spared[process.pid]
+    ]
 
 
 def send_signal(process: Process, number: signal.Signals) -> None:

@@ -55,6 +55,7 @@ class ShellSession:
         self._shell = Shell(launcher)
         self._inside = f"{launcher.workspace_inside.rstrip('/')}/{DIRECTORY}"
         self._spill = SpillDirectory(workspace, launcher.fifo_owner, spill)
+        self._limits = spill
         self._state_file = state_file
         self._queue_limit = queue_limit
         self._turn = asyncio.Lock()
@@ -158,7 +159,7 @@ class ShellSession:
 
         def take_streams(files: CommandFiles) -> None:
             self._streams = tuple(
-                OutputStream(fd, STREAM_LIMIT_BYTES, self._spill_file(f"{number}.{name}"))
+                OutputStream(fd, STREAM_LIMIT_BYTES, self._file(f"{number}.{name}", self._limits.file_bytes))
                 for fd, name in zip((files.stdout_fd, files.stderr_fd), _NAMES, strict=True)
             )
 
@@ -217,7 +218,8 @@ class ShellSession:
         if not held:
             return []
         for name, stream in held.items():
-            stream.continue_late(self._spill_file(f"{number}.background.{name}"))
+            limit_bytes = self._limits.background_file_bytes
+            stream.continue_late(self._file(f"{number}.background.{name}", limit_bytes))
             self._late.append(stream)
         self._streams = tuple(stream for stream in self._streams if stream.ended)
         paths = " and ".join(f"{self._inside}/{number}.background.{name}" for name in held)
@@ -228,8 +230,8 @@ class ShellSession:
             self._late.popleft().close()
         return notes
 
-    def _spill_file(self, name: str) -> Callable[[], SpillFile]:
-        return lambda: self._spill.create(name)
+    def _file(self, name: str, limit_bytes: int) -> Callable[[], SpillFile]:
+        return lambda: self._spill.create(name, limit_bytes)
 
     def _progress(self, elapsed_seconds: float, queued: bool) -> Progress:
         if queued:

@@ -4,6 +4,7 @@ The workspace belongs to the sandbox, which may put anything in the way at any t
 Methods block on the disk and are called from threads.
 """
 
+import errno
 import logging
 import os
 import re
@@ -16,7 +17,7 @@ from sandbox_agent.confined import ConfinedDirectory
 
 _log = logging.getLogger(__name__)
 DIRECTORY = ".cli-mcp"
-_NAME = re.compile(r"(\d{1,12})\.[a-z.]+")
+_NAME = re.compile(r"([0-9]{1,12})\.(background\.)?(stdout|stderr)")
 # A sandbox may fill the directory with names; beyond these it hurts itself alone.
 _LISTED_NAMES = 10_000
 
@@ -26,6 +27,7 @@ class SpillLimits:
     """Of one session: how large a file gets, how many there are, how large they are together."""
 
     file_bytes: int = 512 << 20
+    background_file_bytes: int = 16 << 20
     files: int = 20
     total_bytes: int = 1 << 30
 
@@ -45,13 +47,12 @@ class SpillFile:
         return self.size_bytes >= self._limit
 
     def append(self, data: bytes) -> None:
-        """Write what still fits. Raises OSError when the disk is full."""
+        """Write what still fits. Raises OSError when the disk or the session's share of it is full."""
         view = memoryview(data)[: self._limit - self.size_bytes]
-        self._directory.make_room(self.name, len(view))
+        self._directory.reserve(self.name, len(view))
         while view:
             written = os.write(self._fd, view)
             self.size_bytes += written
-            self._directory.grew(self.name, written)
             view = view[written:]
 
     def close(self) -> None:
@@ -75,24 +76,26 @@ class SpillDirectory:
     def adopt(self) -> int:
         """Take over what an earlier shell left in the workspace. Returns the highest number among it."""
         try:
-            fd = self._workspace.open(DIRECTORY, os.O_RDONLY | os.O_DIRECTORY)
+            directory = self._workspace.open(DIRECTORY, os.O_RDONLY | os.O_DIRECTORY)
         except OSError:
             return 0  # usually there is none yet; anything else shows when a file is to be made
+        found = []
+        try:
+            with os.scandir(directory) as entries:
+                for entry in islice(entries, _LISTED_NAMES):
+                    if match := _NAME.fullmatch(entry.name):
+                        found.append((int(match[1]), entry.name, entry.stat(follow_symlinks=False).st_size))
+        except FileNotFoundError:
+            pass  # removed while it was listed
+        finally:
+            os.close(directory)
         with self._lock:
-            try:
-                with os.scandir(fd) as entries:
-                    names = [entry.name for entry in islice(entries, _LISTED_NAMES)]
-                numbered = sorted((int(m[1]), name) for name in names if (m := _NAME.fullmatch(name)))
-                for _, name in numbered:
-                    self._sizes[name] = os.stat(name, dir_fd=fd, follow_symlinks=False).st_size
-            except FileNotFoundError:
-                pass  # removed while it was listed
-            finally:
-                os.close(fd)
-        return max((number for number, _ in numbered), default=0)
+            self._sizes.update((name, size) for _, name, size in sorted(found))
+        return max((number for number, _, _ in found), default=0)
 
-    def create(self, name: str) -> SpillFile:
+    def create(self, name: str, limit_bytes: int) -> SpillFile:
         """A new file. Raises OSError, also when the sandbox put something in the way."""
+        self._evict(self._limits.files - 1, self._limits.total_bytes)
         with self._workspace.subdirectory(DIRECTORY) as directory:
             if self._owner is not None:
                 os.fchown(directory.fileno(), *self._owner)
@@ -102,13 +105,11 @@ class SpillDirectory:
         with self._lock:
             self._sizes[name] = 0
             self._open.add(name)
-        self._evict(self._limits.files, self._limits.total_bytes)
-        return SpillFile(self, name, fd, self._limits.file_bytes)
+        return SpillFile(self, name, fd, limit_bytes)
 
-    def make_room(self, name: str, size_bytes: int) -> None:
+    def reserve(self, name: str, size_bytes: int) -> None:
+        """Let a file grow. Raises OSError when others that are being written leave no room."""
         self._evict(self._limits.files, self._limits.total_bytes - size_bytes)
-
-    def grew(self, name: str, size_bytes: int) -> None:
         with self._lock:
             self._sizes[name] += size_bytes
 
@@ -117,13 +118,14 @@ class SpillDirectory:
             self._open.discard(name)
 
     def _evict(self, files: int, total_bytes: int) -> None:
+        """Remove the oldest until so much is left at most. Files that are being written stay."""
         while True:
             with self._lock:
                 if len(self._sizes) <= files and sum(self._sizes.values()) <= total_bytes:
                     return
                 oldest = next((name for name in self._sizes if name not in self._open), None)
                 if oldest is None:
-                    return
+                    raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
                 del self._sizes[oldest]
             try:
                 self._workspace.unlink(f"{DIRECTORY}/{oldest}")

@@ -154,8 +154,27 @@ async def test_without_processes_left_nothing_is_said_about_late_output(session:
     assert (await session.sh("sleep 60 >/dev/null 2>&1 & sleep 0.2")).notes == ()
 
 
+async def test_floods_of_many_background_processes_stay_below_the_limit_of_all(
+    make_session: MakeSession,
+) -> None:
+    limits = SpillLimits(file_bytes=400_000, background_file_bytes=300_000, total_bytes=1_000_000, files=6)
+    session = await make_session(spill=limits)
+    for _ in range(8):
+        assert (await session.sh("yes & sleep 0.05")).exit_code == 0
+    assert await session.out("sleep 0.3; echo mine") == "mine\n"
+    sizes = [(session.directory / "workspace/.cli-mcp" / name).stat().st_size for name in files(session)]
+    assert 0 < sum(sizes) <= limits.total_bytes
+    assert len(sizes) <= limits.files
+
+
+async def test_so_many_open_streams_are_not_kept_for_ever_and_that_is_said(session: TestSession) -> None:
+    notes = [(await session.sh("sleep 60 &")).notes for _ in range(20)]
+    assert not any("oldest" in note for note in notes[10])
+    assert any("oldest" in note for note in notes[-1])
+
+
 async def test_a_background_flood_neither_delays_commands_nor_is_blocked(make_session: MakeSession) -> None:
-    session = await make_session(spill=SpillLimits(file_bytes=1 << 20))
+    session = await make_session(spill=SpillLimits(file_bytes=1 << 20, background_file_bytes=1 << 20))
     await session.sh("yes & yes >&2 &")
     for _ in range(20):
         outcome = await session.sh("echo mine")

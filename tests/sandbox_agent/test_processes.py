@@ -1,6 +1,7 @@
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -39,6 +40,15 @@ def test_a_commands_processes_are_the_new_ones_that_no_earlier_job_started(
     before = frozenset(entry.identity for entry in OLD)
     found = processes.of_command(now, before, {ROOT, SHELL})
     assert sorted(entry.pid for entry in found) == victims
+
+
+def test_a_long_line_of_descent_takes_no_time_to_speak_of() -> None:
+    now = {pid: process(pid, pid - 1) for pid in range(SHELL, 20_000)}
+    began = time.monotonic()
+    assert (
+        len(processes.of_command(now, frozenset({now[15_000].identity}), {ROOT, SHELL})) == 15_000 - SHELL - 1
+    )
+    assert time.monotonic() - began < 2
 
 
 @pytest.fixture

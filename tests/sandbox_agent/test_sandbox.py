@@ -1,0 +1,62 @@
+import asyncio
+
+import pytest
+
+from sandbox_agent.protocol import ShellExit
+from sandbox_agent.sandbox import Mailbox, SandboxDeath, Stop
+from tests.sandbox_agent.conftest import TestSession, alive
+
+LATER = 10.0
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def test_answers_come_in_order_and_a_stop_before_them() -> None:
+    mailbox = Mailbox()
+    stop = Stop("why", at_once=True)
+    for item in (ShellExit(1), SandboxDeath(), stop, Stop("a second one", at_once=False)):
+        mailbox.put(item)
+    until = now() + LATER
+    assert await mailbox.answer_or_stop(until) == stop
+    assert await mailbox.answer_or_stop(until) == ShellExit(1)
+    assert await mailbox.answer_or_stop(until) == SandboxDeath()
+    assert await mailbox.answer_or_stop(now() + 0.01) is None
+
+
+async def test_a_stop_does_not_end_a_wait_for_an_answer() -> None:
+    mailbox = Mailbox()
+    mailbox.put(Stop("why", at_once=True))
+    assert await mailbox.answer(now() + 0.05) is None
+    mailbox.drop_stop()
+    assert await mailbox.answer_or_stop(now() + 0.01) is None
+
+
+async def test_a_wait_ends_when_something_comes() -> None:
+    mailbox = Mailbox()
+    asyncio.get_running_loop().call_later(0.02, mailbox.put, ShellExit(0))
+    began = now()
+    assert await mailbox.answer(began + LATER) == ShellExit(0)
+    assert now() - began < LATER / 2
+
+
+async def test_a_cancelled_wait_loses_no_answer() -> None:
+    mailbox = Mailbox()
+    wait = asyncio.create_task(mailbox.answer(now() + LATER))
+    await asyncio.sleep(0)
+    mailbox.put(ShellExit(0))
+    wait.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await wait
+    assert await mailbox.answer(now()) == ShellExit(0)
+
+
+async def test_destroying_twice_at_the_same_time_is_done_once(session: TestSession) -> None:
+    job = int(await session.out("setsid sleep 60 >/dev/null 2>&1 & echo $!"))
+    sandbox = session._shell._sandbox
+    assert sandbox is not None
+    await asyncio.gather(*(sandbox.destroy() for _ in range(3)))
+    assert not sandbox.running
+    assert not alive(job) and not alive(sandbox.root.pid)
+    assert await session.out("echo next") == "next\n"
