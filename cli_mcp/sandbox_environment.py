@@ -10,6 +10,7 @@ _CA_VARIABLES = (
     "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
     "NODE_EXTRA_CA_CERTS",
+    "npm_config_cafile",  # npm, pnpm and yarn, also where an npmrc names another file
     "GIT_SSL_CAINFO",
     "AWS_CA_BUNDLE",
     "PIP_CERT",
