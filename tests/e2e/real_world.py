@@ -51,6 +51,9 @@ class RealWorld(World):
             self._kube.delete("Widget", name)
             self._kube.patch("Widget", name, {"metadata": {"annotations": {"closed": "yes"}}})
         eventually(lambda: not self._kube.list("Widget").body["items"])
+        # v4.17.2 dies of a nil pointer when its CompositeController goes while it waits for the answer to a
+        # write of the parent: the cancelled request counts as a success without a result.
+        self.settle()
         self._kube.delete("CompositeController", self.namespace)
         del self._metacontroller.hooks[self.namespace]
 
@@ -83,7 +86,8 @@ class RealWorld(World):
         while self._tracer.quiet_seconds(self.namespace) < QUIET_SECONDS:
             assert time.monotonic() < deadline, f"no rest: {self._tracer.take(self.namespace)[-10:]}"
             time.sleep(0.05)
-        return self._tracer.take(self.namespace)
+        # A sync that comes before the event of the last one's deletion deletes once more; it finds nothing.
+        return [line for line in self._tracer.take(self.namespace) if not is_late_deletion(line)]
 
     def stay_busy(self) -> list[str]:
         time.sleep(BUSY_SECONDS)
@@ -104,3 +108,8 @@ class RealWorld(World):
         if reply.code >= 400:
             raise ApiError(reply.code, str(reply.body.get("reason")), str(reply.body.get("message")))
         return dict(reply.body)
+
+
+def is_late_deletion(line: str) -> bool:
+    verb, *_, code = line.split()
+    return (verb, code) == ("delete", "404")

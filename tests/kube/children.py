@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from tests.kube.adoption import controller_reference, with_owner
+from tests.kube.adoption import with_owner
 from tests.kube.deletion import DeleteOptions
 from tests.kube.errors import ApiError
 from tests.kube.hook_wire import ControllerCrashed, ObjectMap, map_key
@@ -27,7 +27,7 @@ from tests.kube.three_way import MergeError, apply_update, with_last_applied
 if TYPE_CHECKING:
     from tests.kube.connection import Connection
     from tests.kube.objects import Object
-    from tests.kube.resources import Registry, Resource
+    from tests.kube.resources import Registry
 
 Method = Literal["OnDelete", "InPlace", "Recreate"]
 # By (group, kind). Rolling methods are not modelled: they stall for namespaced parents.
@@ -40,49 +40,51 @@ class WrongLabelsError(Exception):
     """A desired child does not match the parent's selector: the whole sync is refused."""
 
 
-def desired_map(parent: Object, children: list[Object | None], *, adds_uid: bool) -> ObjectMap:
+def desired_map(parent: Object, children: list[Object | None]) -> ObjectMap:
     """The answer's children by kind and key; of two with the same key the last wins.
 
     Raises:
         ControllerCrashed: for a null.
-        WrongLabelsError: when a child names another controller-uid than the parent's.
     """
     wanted: ObjectMap = {}
     for child in children:
         if child is None:
             raise ControllerCrashed("nil pointer dereference in UniformObjectMap.Insert")
-        placed = {**child, "metadata": {"namespace": namespace_of(parent), **_given(metadata(child))}}
-        key = f"{placed['kind']}.{placed.get('apiVersion', '')}"
-        wanted.setdefault(key, {})[map_key(placed)] = (
-            _labelled(placed, uid_of(parent)) if adds_uid else placed
-        )
+        meta = {**metadata(child), "namespace": namespace_of(child) or namespace_of(parent)}
+        kind = f"{child['kind']}.{child.get('apiVersion', '')}"
+        wanted.setdefault(kind, {})[map_key({"metadata": meta})] = {**child, "metadata": meta}
     return wanted
 
 
-def _given(meta: Object) -> Object:
-    return {key: value for key, value in meta.items() if key != "namespace" or value}
+def labelled(desired: ObjectMap, uid: str) -> ObjectMap:
+    """The desired children, each with the label by which the parent knows its own.
+
+    Raises:
+        WrongLabelsError: when a child names another controller-uid than the parent's.
+    """
+    return {
+        kind: {key: _labelled(child, uid) for key, child in group.items()} for kind, group in desired.items()
+    }
 
 
 def _labelled(child: Object, uid: str) -> Object:
     labels = {"controller-uid": uid, **labels_of(child)}
     if labels["controller-uid"] != uid:
-        raise WrongLabelsError(
-            f"labels on desired child {child['kind']} {map_key(child)} don't match parent selector"
-        )
+        what = f"{child['kind']} {map_key(child)}"
+        raise WrongLabelsError(f"labels on desired child {what} don't match parent selector")
     return {**child, "metadata": {**child["metadata"], "labels": labels}}
 
 
 def manage(
     connection: Connection,
     registry: Registry,
-    parent_kind: Resource,
-    parent: Object,
+    reference: Object,
     observed: ObjectMap,
     desired: ObjectMap,
     methods: Methods,
     order: Callable[[list[str]], list[str]] = sorted,
 ) -> list[Exception]:
-    """Make the children what they should be; returns what failed.
+    """Make the children what they should be; returns what failed. New ones get `reference` as their owner.
 
     `order` arranges the keys within a kind, which is random in Metacontroller.
     """
@@ -100,7 +102,6 @@ def manage(
             failures.append(error)
             continue
         method = methods.get((resource.group, resource.kind), "OnDelete")
-        reference = controller_reference(parent_kind, parent)
         for key in order(list(desired[kind])):
             with _collecting(failures):
                 apply(connection, observed.get(kind, {}).get(key), desired[kind][key], reference, method)

@@ -37,6 +37,7 @@ from tests.kube.objects import (
     labels_of,
     name_of,
     namespace_of,
+    uid_of,
 )
 from tests.kube.rbac import ADMIN, User
 from tests.kube.three_way import go_json
@@ -252,18 +253,18 @@ class CompositeController:
         observed = self._claim_children(parent)
         related = self._related.of(parent) if self.settings.has_customize else {}
         answer = self._call_sync_hook(parent, observed, related)
+        desired = children.desired_map(parent, answer.children)
         if answer.resync_after_seconds > 0:
             self.queue.add_after(key, answer.resync_after_seconds)
-        desired = children.desired_map(parent, answer.children, adds_uid=True)
         if answer.finalized:
             parent = parents.set_finalizer(self.connection, parent, finalizer, present=False)
+        desired = children.labelled(desired, uid_of(parent))
         failures: list[Exception] = []
         if parents.manages_children(parent, finalizer):
             failures = children.manage(
                 self.connection,
                 self._api.registry,
-                self._parent_kind,
-                parent,
+                adoption.controller_reference(self._parent_kind, parent),
                 observed,
                 desired,
                 self._methods,
