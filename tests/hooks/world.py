@@ -21,7 +21,7 @@ from tests.kube import controllers, garbage
 from tests.kube.api import Api
 from tests.kube.composite import CompositeController
 from tests.kube.composite import Settings as ControllerSettings
-from tests.kube.hook_wire import in_process
+from tests.kube.hook_wire import HookAnswer, HookName, in_process
 
 if TYPE_CHECKING:
     from tests.kube.clock import Clock
@@ -79,6 +79,7 @@ class World:
     api: Api = field(default_factory=Api)
     keys: CountingKeys = field(default_factory=CountingKeys)
     settings: Settings = SETTINGS
+    hooks_are_down: bool = False
 
     def __post_init__(self) -> None:
         crd = yaml.safe_load((ROOT / "config/crd/climcpinstances.yaml").read_text())
@@ -86,11 +87,17 @@ class World:
         self.controller = self.restart()
 
     def restart(self) -> CompositeController:
-        hooks = in_process(
+        answering = in_process(
             sync=lambda body: sync(body, self.settings, self.clock(), self.keys),
             finalize=lambda body: finalize(body, self.clock()),
             customize=customize,
         )
+
+        def hooks(name: HookName, body: bytes) -> HookAnswer:
+            if self.hooks_are_down:
+                raise ConnectionRefusedError("the hooks are down")
+            return answering(name, body)
+
         self.controller = CompositeController(self.api, CONTROLLER, hooks)
         return self.controller
 
