@@ -86,6 +86,7 @@ class BubblewrapLauncher:
     async def launch(
         self, argv: Sequence[str], *, stdin: int, output: int, pass_fds: Sequence[int]
     ) -> Launched:
+        self.root = _NO_PROCESS
         with _Descriptors() as ours:
             block_read, block_write = ours.pipe()
             info_read, info_write = ours.pipe()
@@ -109,6 +110,8 @@ class BubblewrapLauncher:
             except BaseException:
                 # Before `block_write` closes, which would let the sandbox go.
                 await _kill(process)
+                if self.root.pid:
+                    processes.send_signal(self.root, signal.SIGKILL)
                 raise
             return Launched(process, pid)
 
@@ -145,11 +148,15 @@ class BubblewrapLauncher:
             raise _failure(await _message(errors))
         try:
             pid, network_namespace = self._check_namespaces(process, json.loads(report))
-            self._groups.add(pid)
+            # The kernel takes some milliseconds for each hierarchy.
+            await asyncio.to_thread(self._groups.add, pid)
         except (OSError, ValueError, KeyError) as error:
             message = await _message(errors, seconds=0.1)
             raise _failure(message or f"it cannot be checked and limited: {error}") from None
-        os.write(block, b"1")
+        try:
+            os.write(block, b"1")
+        except BrokenPipeError:
+            pass  # it ended meanwhile; what it said about that comes next
         announced = await _read_until(errors, lambda data: data.endswith(b"\n"))
         if announced != bubblewrap.READY_LINE:
             raise _failure(_one_line(announced) or "it ended before it was ready")
@@ -182,12 +189,13 @@ class BubblewrapLauncher:
             signal.pidfd_send_signal(pidfd, 0)
         finally:
             os.close(pidfd)
+        if root is None or root.parent != process.pid:
+            raise ValueError("what bubblewrap reports as its child is none")
+        self.root = root
         reported = isolation.reported_namespaces(report)
         faults = isolation.namespace_faults(found, isolation.namespaces_of("self"), reported)
         if faults:
             raise ValueError(f"the sandbox {' and '.join(faults)}")
-        assert root is not None
-        self.root = root
         return pid, found.inodes["net"]
 
 
@@ -204,9 +212,9 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
     """
     if process.returncode is None:
         process.send_signal(signal.SIGSTOP)
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-        for pid in children.split():
-            os.kill(int(pid), signal.SIGKILL)
+        bubblewrap_process = processes.read_process(process.pid)
+        if bubblewrap_process is not None:
+            processes.send_signals(processes.descendants(bubblewrap_process).values(), signal.SIGKILL)
         process.kill()
     await process.wait()
 

@@ -138,7 +138,9 @@ class LocalSessions:
         self._check_limits(key)
         kept = self._state.kept_workspace(session_name(key.owner, key.id)) is not None
         state = SessionState.RESUMED if kept else SessionState.NEW
-        entry = _Session(asyncio.create_task(self._make(key)), state, idle_since=self._clock())
+        entry = _Session(
+            asyncio.create_task(self._make(key, self._ending.get(key))), state, idle_since=self._clock()
+        )
         entry.starting.add_done_callback(lambda starting: self._forget_failed(key, entry))
         self._sessions[key] = entry
         return entry
@@ -155,10 +157,10 @@ class LocalSessions:
                     "end one (DELETE /sessions/ID), or wait until one has been idle long enough."
                 )
 
-    async def _make(self, key: SessionKey) -> Sandbox:
-        ending = self._ending.get(key)
-        if ending is not None:
-            await asyncio.shield(ending)  # its workspace is in use until then
+    async def _make(self, key: SessionKey, before: asyncio.Task[None] | None) -> Sandbox:
+        """The session's sandbox, once the one that it had `before` has ended and left the workspace."""
+        if before is not None:
+            await asyncio.shield(before)
         name = session_name(key.owner, key.id)
         kept = self._state.kept_workspace(name)
         if kept is not None:
