@@ -37,6 +37,8 @@ _TRUE = frozenset(("1", "t", "T", "true", "True", "TRUE"))  # what Go's ParseBoo
 _SUBRESOURCES = frozenset(("", "status", "binding", "finalize"))
 # Ends the list that a watch begins with, when the client asked for one (sendInitialEvents).
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+# What typed Go clients prefer; only JSON is spoken here.
+PROTOBUF = "application/vnd.kubernetes.protobuf"
 WATCH_SECONDS = 1800.0
 
 
@@ -308,6 +310,8 @@ async def _send(response: web.StreamResponse, kind: str, obj: Object) -> None:
 
 
 async def _body(request: web.Request) -> Any:
+    if request.content_type == PROTOBUF:
+        raise errors.unsupported_media_type(PROTOBUF)
     text = await request.text()
     if not text:
         return {}
