@@ -149,6 +149,7 @@ class ShellSession:
     def _end_turn(self, execution: "asyncio.Task[Outcome]") -> None:
         self.running = False
         self.idle_since = time.monotonic()
+        self._shell.drop_stop()
         self._turn.release()
         if not execution.cancelled():
             execution.exception()  # a caller that was cancelled does not ask for it

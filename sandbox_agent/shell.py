@@ -76,8 +76,8 @@ class Shell:
         if self.snapshot is not None:
             restored = await self._restore(sandbox, self.snapshot)
             if restored is None:
-                assert self._bash is not None
-                await end_shell(sandbox, self._mailbox, self._bash)
+                if self._bash is not None and processes.still_runs(self._bash):
+                    await end_shell(sandbox, self._mailbox, self._bash)
                 sandbox, restored = await self._start_bash()
                 notes.append(
                     "The shell's earlier state could not be brought back: variables and functions are gone."
@@ -119,7 +119,6 @@ class Shell:
                 answer = event
         finally:
             self._exchange.remove(name)
-            self._mailbox.drop_stop()
         if isinstance(answer, Report):
             self._keep(answer)
         else:
@@ -137,8 +136,12 @@ class Shell:
         return Ending(self._status, self._cwd, event is None, restarted, background, tuple(notes))
 
     def stop(self, stop: Stop) -> None:
-        """Have the running command ended."""
+        """Have the command ended that runs, or that is about to."""
         self._mailbox.put(stop)
+
+    def drop_stop(self) -> None:
+        """The command is over: a stop that came too late must not end the next one."""
+        self._mailbox.drop_stop()
 
     async def close(self) -> None:
         """End the sandbox and all that runs in it, for good."""

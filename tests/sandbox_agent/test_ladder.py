@@ -118,6 +118,16 @@ async def test_killing_when_nothing_runs_does_not_touch_the_next_command(session
     assert (outcome.stdout.head, outcome.notes) == (b"done\n", ())
 
 
+async def test_a_stop_that_comes_too_late_does_not_touch_the_next_command(session: TestSession) -> None:
+    for turns in range(60):
+        call = asyncio.create_task(session.sh("true"))
+        await asyncio.sleep(0.0001 * turns)
+        await session.kill_command("perhaps too late")
+        await call
+        outcome = await session.sh("echo next")
+        assert (outcome.stdout.head, outcome.exit_code, outcome.notes) == (b"next\n", 0, ())
+
+
 async def test_a_cancelled_call_ends_its_command_and_the_next_one_runs(session: TestSession) -> None:
     mark = f"63.{session.directory.stat().st_ino}"
     call = asyncio.create_task(session.sh(f"STATE=kept; sleep {mark}; STATE=changed"))

@@ -8,6 +8,7 @@ import pytest
 
 from sandbox_agent import processes
 from sandbox_agent.processes import Process
+from tests.sandbox_agent.conftest import wait_until
 
 
 def process(pid: int, parent: int, state: str = "S", start_ticks: int = 0) -> Process:
@@ -61,6 +62,7 @@ def tree() -> Iterator[subprocess.Popen[bytes]]:
         assert bash.stdout is not None
         bash.stdout.readline()
         leader = running(bash.pid)
+        assert wait_until(lambda: len(processes.descendants(leader)) == 3)
         yield bash
         processes.send_signals(processes.in_session(leader).values(), signal.SIGKILL)
         bash.kill()
@@ -78,9 +80,7 @@ def test_all_descendants_are_found_also_where_the_kernel_lists_no_children(
 ) -> None:
     if not children_listed:
         monkeypatch.setattr(processes, "_children", lambda process: None)
-    for _ in range(200):
-        if len(found := processes.descendants(running(tree.pid))) == 3:
-            break
+    found = processes.descendants(running(tree.pid))
     assert len(found) == 3
     assert tree.pid not in found
 

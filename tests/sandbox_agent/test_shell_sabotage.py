@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from sandbox_agent import shell
 from tests.sandbox_agent.conftest import TestSession
 
 SABOTAGE = {
@@ -86,11 +87,17 @@ SABOTAGE = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("_START_SECONDS", 2.0), ("_ASK_SECONDS", 0.2), ("_SILENCE_SECONDS", 0.6)):
+        monkeypatch.setattr(shell, name, seconds)
+
+
 @pytest.mark.parametrize("command", SABOTAGE.values(), ids=SABOTAGE.keys())
 async def test_the_next_command_answers_with_the_state(session: TestSession, command: str) -> None:
     assert (await session.sh('STATE=kept; mkdir here; cd here; s() { echo "$STATE"; }')).exit_code == 0
     began = time.monotonic()
-    await session.sh(command, timeout_seconds=2)
+    await session.sh(command, timeout_seconds=1.5)
     assert time.monotonic() - began < 10
     for _ in range(2):
         outcome = await session.sh('\\builtin echo "[$STATE]"', 5)
