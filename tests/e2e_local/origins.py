@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -92,9 +92,7 @@ class RecordingApi(kube.Server):
     def __init__(self) -> None:
         super().__init__()
         self.requests: list[Received] = []
-        self.sent_at: list[float] = []
-        """When each line of a log was sent, in seconds of the monotonic clock."""
-        self.next_line = asyncio.Event()
+        self._lines: set[asyncio.Queue[bytes]] = set()
 
     def app(self) -> web.Application:
         app = super().app()
@@ -118,22 +116,45 @@ class RecordingApi(kube.Server):
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await response.prepare(request)
         await response.write(b"first line\n")
-        while request.query.get("follow") == "true":
-            await self.next_line.wait()
-            self.next_line.clear()
-            self.sent_at.append(time.monotonic())
-            with suppress(ConnectionError):
-                await response.write(b"one more line\n")
-        return response
+        if request.query.get("follow") != "true":
+            return response
+        lines: asyncio.Queue[bytes] = asyncio.Queue()
+        self._lines.add(lines)
+        try:
+            while True:
+                await response.write(await lines.get())
+        except ConnectionError:
+            return response
+        finally:
+            self._lines.discard(lines)
+
+    async def log(self, line: str) -> None:
+        """Send a line to all who follow a log."""
+        for lines in self._lines:
+            lines.put_nowait(f"{line}\n".encode())
+
+    @property
+    def followers(self) -> int:
+        return len(self._lines)
 
 
 _POD = {"group": "", "kind": "Pod", "version": "v1"}
+_CONFIG_MAP = {"group": "", "kind": "ConfigMap", "version": "v1"}
 SCHEMAS: Mapping[str, Any] = {
     "/openapi/v3": {"paths": {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1?hash=1"}}},
     "/openapi/v3/api/v1": {
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": "v1.34.0"},
-        "paths": {"/api/v1/pods": {"get": {"x-kubernetes-group-version-kind": _POD}}},
+        "paths": {
+            "/api/v1/pods": {"get": {"x-kubernetes-group-version-kind": _POD}},
+            # By this kubectl sees that the server validates, and asks for no schema.
+            "/api/v1/namespaces/{namespace}/configmaps/{name}": {
+                "patch": {
+                    "parameters": [{"name": "fieldValidation", "in": "query"}],
+                    "x-kubernetes-group-version-kind": _CONFIG_MAP,
+                }
+            },
+        },
         "components": {
             "schemas": {
                 "io.k8s.api.core.v1.Pod": {
@@ -176,7 +197,10 @@ class World:
     in a world."""
     authority: PrivateAuthority
     secrets: Path
-    since: dict[str, int] = field(default_factory=dict)
+
+    def workspace(self, session: str) -> Path:
+        (path,) = (path for path in self.server.workspaces() if path.name.startswith(f"{session}-"))
+        return path
 
     def audit(self) -> list[dict[str, Any]]:
         lines = (self.server.state / "audit.jsonl").read_text().splitlines()

@@ -297,7 +297,7 @@ def served(clients: World, tmp_path_factory: pytest.TempPathFactory) -> None:
 def workspace(clients: World) -> Path:
     """The session's, with the Python libraries of this environment."""
     clients.server.call(SESSION, "mkdir bin lib; export PATH=/workspace/bin:$PATH:/usr/local/go/bin")
-    (workspace,) = clients.server.workspaces()
+    workspace = clients.workspace(SESSION)
     for name in LIBRARIES:
         spec = importlib.util.find_spec(name)
         assert spec is not None and spec.origin is not None
