@@ -1,250 +1,298 @@
-"""The credential proxy beside a direct TLS connection, in one run: `python -m benchmarks.proxy`.
+"""The credential proxy beside no proxy and beside mitmproxy with the same rules: `make bench-proxy`.
 
-Origin, client and proxy share the machine's cores; with two of them, none of the figures is a ceiling.
-The client speaks HTTP by hand, so that it costs little beside what is measured.
+Every figure is the median of several rounds, in each of which all take their turn, so that what else the
+machine does hits all alike. Origin, clients and proxy share its cores: with two of them, "no proxy" is
+limited by the client, and each proxy by what is left of one core. CPU is what the proxy itself used.
 """
 
 import argparse
-import asyncio
+import json
 import os
+import shutil
 import socket
-import ssl
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
+
+import requests
+import yaml
 
 from cli_mcp.authority import generate_authority
-from cli_mcp.proxy_config import AllowlistRouteConfig, ProxyConfig, UpstreamConfig
+from cli_mcp.kubeconfig import parse_kubeconfig
+from cli_mcp.proxy_config import UpstreamConfig, proxy_config
 from tests.cred_proxy.origin import PrivateAuthority
 
 HOST = "127.0.0.1"
-BODIES = {"/1k": 1_000, "/100k": 100_000, "/100m": 100_000_000}
-WATCH = "/watch"
-CHUNK = 64 * 1024
+TOKEN = "token-of-the-benchmark"
+MITMDUMP = Path(".venv-mitmproxy/bin/mitmdump")
+RULES = Path(__file__).with_name("mitmproxy_rules.py")
+WATCHES = 1000
+START_SECONDS = 30
 
 
-@dataclass
+@dataclass(frozen=True)
 class Target:
-    """How the client reaches the origin: through the proxy, or itself."""
+    """One way to the origin; `process` is the proxy on it."""
 
-    port: int
-    context: ssl.SSLContext
-    proxy_port: int | None = None
-    proxy_pid: int | None = None
+    name: str
+    authority: Path
+    port: int | None = None
+    process: subprocess.Popen[bytes] | None = None
 
-    def proxy_cpu_seconds(self) -> float:
-        if self.proxy_pid is None:
+    def cpu_seconds(self) -> float:
+        if self.process is None:
             return 0.0
         # proc_pid_stat(5): utime and stime, after the name in parentheses.
-        fields = Path(f"/proc/{self.proxy_pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self.proxy_port is None:
-            return await asyncio.open_connection(HOST, self.port, ssl=self.context, limit=2**20)
-        reader, writer = await asyncio.open_connection(HOST, self.proxy_port, limit=2**20)
-        writer.write(f"CONNECT {HOST}:{self.port} HTTP/1.1\r\n\r\n".encode())
-        await reader.readuntil(b"\r\n\r\n")
-        await writer.start_tls(self.context, server_hostname=HOST)
-        return reader, writer
-
-    async def get(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str) -> int:
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: {HOST}:{self.port}\r\n\r\n".encode())
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
-        left = length
-        while left:
-            left -= len(await reader.read(min(left, CHUNK)))
-        return length
+    def resident_megabytes(self) -> float:
+        assert self.process is not None
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def serve_origin(context_file: str, ready: Connection) -> None:
-    """The origin's process: fixed bodies, and a watch that never says anything."""
+@dataclass(frozen=True)
+class Figures:
+    """Of one round, or the medians of several; `cpu_ms` is the proxy's, for each request."""
 
-    async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
-                if path == WATCH:
-                    writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-                    continue
-                size = BODIES[path]
-                writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n".encode())
-                for start in range(0, size, CHUNK):
-                    writer.write(b"x" * min(CHUNK, size - start))
-                    await writer.drain()
-                    if writer.is_closing():
-                        return
-        except (OSError, asyncio.IncompleteReadError):
-            writer.close()
+    per_second: float
+    p50_ms: float
+    p99_ms: float
+    cpu_ms: float
 
-    async def main() -> None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(context_file)
-        server = await asyncio.start_server(connection, HOST, 0, ssl=context, backlog=2048)
-        ready.send(server.sockets[0].getsockname()[1])
-        await server.serve_forever()
-
-    asyncio.run(main())
+    def __str__(self) -> str:
+        text = f"{self.per_second:9.1f}/s  p50 {self.p50_ms:8.2f} ms  p99 {self.p99_ms:8.2f} ms"
+        return text + f"  CPU {self.cpu_ms:6.2f} ms" * bool(self.cpu_ms)
 
 
-def percentile(values: list[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+@dataclass(frozen=True)
+class Load:
+    """The program that is origin and client, and the origin that it serves."""
 
+    command: Sequence[str]
+    origin: str
 
-async def for_seconds(
-    target: Target, seconds: float, clients: int, one: Callable[[], Awaitable[Callable[[], Awaitable[None]]]]
-) -> str:
-    """`one` makes a client, which is then called until the time is over.
+    def arguments(self, target: Target, mode: str, path: str, clients: int) -> list[str]:
+        proxy = ["--proxy", f"{HOST}:{target.port}"] if target.port else []
+        where = ["--origin", self.origin, *proxy, "--ca", str(target.authority)]
+        return [*self.command, "client", *where, "--mode", mode, "--path", path, "--clients", str(clients)]
 
-    The processor time is the proxy's alone, and hardly depends on what else the machine does.
-    """
-    durations: list[float] = []
-    busy = target.proxy_cpu_seconds()
-
-    async def client() -> None:
-        call = await one()
-        while time.perf_counter() < end:
-            started = time.perf_counter()
-            await call()
-            durations.append(time.perf_counter() - started)
-
-    started = time.perf_counter()
-    end = started + seconds
-    await asyncio.gather(*(client() for _ in range(clients)))
-    rate = len(durations) / (time.perf_counter() - started)
-    p50, p99 = (percentile(durations, share) * 1000 for share in (0.5, 0.99))
-    busy = (target.proxy_cpu_seconds() - busy) / len(durations) * 1000
-    return f"{rate:8.0f}/s  p50 {p50:7.2f} ms  p99 {p99:7.2f} ms" + f"  CPU {busy:5.2f} ms" * bool(busy)
-
-
-async def keepalive(target: Target, path: str, clients: int, seconds: float) -> str:
-    async def one() -> Callable[[], Awaitable[None]]:
-        reader, writer = await target.open()
-
-        async def call() -> None:
-            await target.get(reader, writer, path)
-
-        return call
-
-    return await for_seconds(target, seconds, clients, one)
-
-
-async def new_connections(target: Target, clients: int, seconds: float) -> str:
-    async def call() -> None:
-        reader, writer = await target.open()
-        await target.get(reader, writer, "/1k")
-        writer.transport.abort()
-
-    async def one() -> Callable[[], Awaitable[None]]:
-        return call
-
-    return await for_seconds(target, seconds, clients, one)
-
-
-async def large_body(target: Target) -> str:
-    reader, writer = await target.open()
-    started = time.perf_counter()
-    size = await target.get(reader, writer, "/100m")
-    writer.transport.abort()
-    return f"{size / 1e6 / (time.perf_counter() - started):8.0f} MB/s"
-
-
-def resident_megabytes(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/statm").read_text().split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
-async def idle_watches(target: Target, pid: int, count: int) -> str:
-    before = resident_megabytes(pid)
-    writers = []
-    for _ in range(count):
-        reader, writer = await target.open()
-        writer.write(f"GET {WATCH} HTTP/1.1\r\nHost: {HOST}:{target.port}\r\n\r\n".encode())
-        await reader.readuntil(b"\r\n\r\n")
-        writers.append(writer)
-    used = resident_megabytes(pid) - before
-    for writer in writers:
-        writer.transport.abort()
-    return f"{used * 1000 / count:8.0f} KB each"
-
-
-async def measure(direct: Target, proxied: Target, proxy_pid: int, seconds: float) -> None:
-    def row(name: str, target: str, value: str) -> None:
-        print(f"{name:<34} {target:<7} {value}", flush=True)
-
-    targets = {"direct": direct, "proxy": proxied}
-    for clients in (1, 16, 64):
-        for name, target in targets.items():
-            row(
-                f"keep-alive, 1 KB, {clients} clients", name, await keepalive(target, "/1k", clients, seconds)
-            )
-    for name, target in targets.items():
-        row("new connection each, 8 clients", name, await new_connections(target, 8, seconds))
-    for name, target in targets.items():
-        row("keep-alive, 100 KB, 8 clients", name, await keepalive(target, "/100k", 8, seconds))
-    for name, target in targets.items():
-        row("one body of 100 MB", name, await large_body(target))
-    row("resident memory after that", "proxy", f"{resident_megabytes(proxy_pid):8.0f} MB")
-    row("500 idle watches", "proxy", await idle_watches(proxied, proxy_pid, 500))
-
-
-def serve_proxy(directory: Path, ready: Connection) -> None:
-    """The proxy's process, with room for more connections of one client than the product allows."""
-    from cred_proxy.core import Limits
-    from cred_proxy.proxy import CredentialProxy
-    from cred_proxy.sources import authorities_from_directory, routing_from_files
-
-    async def main() -> None:
-        proxy = CredentialProxy(
-            load_routing=routing_from_files(directory / "proxy-config.json", None),
-            load_authorities=authorities_from_directory(directory),
-            audit=lambda record: None,
-            limits=Limits(connections_per_client=2000),
+    def run(self, target: Target, mode: str, path: str, clients: int, seconds: float) -> Figures:
+        used = target.cpu_seconds()
+        command = [*self.arguments(target, mode, path, clients), "--seconds", str(seconds)]
+        result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+        return Figures(
+            result["count"] / result["seconds"],
+            result["p50_ms"],
+            result["p99_ms"],
+            (target.cpu_seconds() - used) / result["count"] * 1000,
         )
-        sock = socket.create_server((HOST, 0))
-        await proxy.serve(sock)
-        ready.send(sock.getsockname()[1])
-        await asyncio.Event().wait()
 
-    asyncio.run(main())
+    def kilobytes_per_watch(self, target: Target, count: int) -> float:
+        before = target.resident_megabytes()
+        command = self.arguments(target, "watches", "/watch", count)
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"open\n"
+            return (target.resident_megabytes() - before) * 1000 / count
+
+
+def medians(rounds: Sequence[Figures]) -> Figures:
+    return Figures(
+        *(
+            median(getattr(one, name) for one in rounds)
+            for name in ("per_second", "p50_ms", "p99_ms", "cpu_ms")
+        )
+    )
+
+
+def load_command(directory: Path) -> list[str]:
+    """The Go program where Go is installed; it costs a tenth of the Python one."""
+    source = Path(__file__).with_name("load.go")
+    if shutil.which("go") is None:
+        print("Go is not installed: the clients are Python, and cost as much as what they measure.")
+        return [sys.executable, str(source.with_suffix(".py"))]
+    subprocess.run(["go", "build", "-o", directory / "load", source], check=True)
+    return [str(directory / "load")]
+
+
+@contextmanager
+def running(
+    command: Sequence[str | Path], *, output: int = subprocess.DEVNULL, **environment: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(command, stdout=output, env=os.environ | environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def free_port() -> int:
+    with socket.create_server((HOST, 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+def wait_for(port: int) -> None:
+    end = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            socket.create_connection((HOST, port)).close()
+            return
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
+
+def start_proxy(stack: ExitStack, directory: Path, origin: str, authority: PrivateAuthority) -> Target:
+    """`cli-mcp proxy` as in a pod, with one Kubernetes route."""
+    certificate, key = generate_authority("benchmark CA", datetime.now(UTC))
+    (directory / "ca.crt").write_text(certificate)
+    (directory / "ca.key").write_text(key)
+    cluster = {
+        "server": f"https://{origin}",
+        "certificate-authority-data": b64encode(authority.pem.encode()).decode(),
+    }
+    kubeconfig = {
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": TOKEN}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+    }
+    text = yaml.safe_dump(kubeconfig)
+    (directory / "kubeconfig").write_text(text)
+    config = proxy_config(parse_kubeconfig(text).servers, [], UpstreamConfig())
+    (directory / "proxy-config.json").write_text(config.model_dump_json(by_alias=True))
+    port, metrics_port = free_port(), free_port()
+    command: list[str | Path] = [
+        *(Path(sys.executable).with_name("cli-mcp"), "proxy", "--ca-dir", directory),
+        *("--config", directory / "proxy-config.json", "--kubeconfig", directory / "kubeconfig"),
+        *("--listen", f"{HOST}:{port}", "--metrics-listen", f"{HOST}:{metrics_port}"),
+        *("--log-level", "warning"),
+    ]
+    process = stack.enter_context(running(command))
+    wait_for(port)
+    return Target("proxy", directory / "ca.crt", port, process)
+
+
+def start_mitmproxy(stack: ExitStack, directory: Path, origin: str, authority: PrivateAuthority) -> Target:
+    """As lean as its options make it: no upstream connection before a request, HTTP/1.1, no output."""
+    (directory / "origin-ca.pem").write_text(authority.pem)
+    port = free_port()
+    options = {
+        "confdir": directory / "mitmproxy",
+        "ssl_verify_upstream_trusted_ca": directory / "origin-ca.pem",
+        "connection_strategy": "lazy",
+        "upstream_cert": "false",
+        "http2": "false",
+        "flow_detail": "0",
+        "listen_host": HOST,
+        "listen_port": port,
+    }
+    command: list[str | Path] = [
+        *(MITMDUMP, "--quiet", "--scripts", RULES),
+        *(argument for name, value in options.items() for argument in ("--set", f"{name}={value}")),
+    ]
+    process = stack.enter_context(running(command, BENCHMARK_TARGET=origin, BENCHMARK_TOKEN=TOKEN))
+    wait_for(port)
+    return Target("mitmproxy", directory / "mitmproxy" / "mitmproxy-ca-cert.pem", port, process)
+
+
+def check_rules(target: Target, origin: str) -> None:
+    """Both proxies are to do what is measured: swap the credential, and refuse what is not listed."""
+    with requests.Session() as session:
+        session.trust_env = False
+        session.verify = str(target.authority)
+        session.proxies = {"https": f"http://{HOST}:{target.port}"}
+        shown = session.get(f"https://{origin}/credential", headers={"Authorization": "Bearer stolen"})
+        assert shown.text == f"Bearer {TOKEN}", (target.name, shown.text)
+        try:
+            session.get(f"https://{HOST}:1/")
+        except requests.exceptions.ProxyError as error:
+            assert "403" in str(error), (target.name, error)
+        else:
+            raise AssertionError(f"{target.name} let a request through that is not listed")
+
+
+Measure = Callable[[Target, float], Figures]
+
+
+def workloads(load: Load) -> dict[str, Measure]:
+    def of(mode: str, path: str, clients: int) -> Measure:
+        return lambda target, seconds: load.run(target, mode, path, clients, seconds)
+
+    return {
+        "keep-alive, 1 KB, 1 client": of("keepalive", "/1k", 1),
+        "keep-alive, 1 KB, 16 clients": of("keepalive", "/1k", 16),
+        "keep-alive, 1 KB, 64 clients": of("keepalive", "/1k", 64),
+        "CONNECT + TLS each, 8 clients": of("connections", "/1k", 8),
+        "keep-alive, 100 KB, 8 clients": of("keepalive", "/100k", 8),
+        "100 MB, 1 client": of("keepalive", "/100m", 1),
+        "event of a watch, 1 client": of("events", "/events", 1),
+    }
+
+
+def compare(measure: Measure, targets: Sequence[Target], rounds: int, seconds: float) -> list[Figures]:
+    results: list[list[Figures]] = [[] for _ in targets]
+    for _ in range(rounds):
+        for target, figures in zip(targets, results, strict=True):
+            figures.append(measure(target, seconds))
+    return [medians(figures) for figures in results]
+
+
+def measure_all(load: Load, targets: Sequence[Target], rounds: int, seconds: float) -> None:
+    for name, measure in workloads(load).items():
+        results = compare(measure, targets, rounds, seconds)
+        direct, proxied, *others = results
+        print(f"{name}, load {os.getloadavg()[0]:.1f}")
+        for target, figures in zip(targets, results, strict=True):
+            print(f"  {target.name:<10} {figures}")
+        ratio = "".join(
+            f", {proxied.per_second / other.per_second:.1f} times mitmproxy's rate" for other in others
+        )
+        print(f"  the proxy adds {proxied.p50_ms - direct.p50_ms:.2f} ms at p50{ratio}", flush=True)
+    for target in targets[1:]:
+        loaded = target.resident_megabytes()
+        watch = load.kilobytes_per_watch(target, WATCHES)
+        print(f"{target.name}: {loaded:.0f} MB resident after all that, {watch:.0f} KB more for each of")
+        print(f"  {WATCHES} idle watches")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=3.0, help="for each rate")
-    seconds = parser.parse_args().seconds
-    spawn = get_context("spawn")
-    with tempfile.TemporaryDirectory() as name:
+    parser.add_argument("--seconds", type=float, default=3.0, help="for each figure of a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         directory = Path(name)
         authority = PrivateAuthority()
         authority.server_context(HOST, directory)
-        receive, send = spawn.Pipe(duplex=False)
-        origin = spawn.Process(target=serve_origin, args=(str(directory / f"{HOST}.pem"), send), daemon=True)
-        origin.start()
-        port = receive.recv()
-        certificate, key = generate_authority("benchmark CA", datetime.now(UTC))
-        (directory / "ca.crt").write_text(certificate)
-        (directory / "ca.key").write_text(key)
-        config = ProxyConfig(
-            allowlist=(AllowlistRouteConfig(host=HOST, port=port),),
-            upstream=UpstreamConfig(ca_bundle=authority.pem),
+        command = load_command(directory)
+        served = stack.enter_context(
+            running([*command, "origin", "--certificate", directory / f"{HOST}.pem"], output=subprocess.PIPE)
         )
-        (directory / "proxy-config.json").write_text(config.model_dump_json(by_alias=True))
-        proxy = spawn.Process(target=serve_proxy, args=(directory, send), daemon=True)
-        proxy.start()
-        proxy_port = receive.recv()
-        assert proxy.pid is not None
-        direct = Target(port, ssl.create_default_context(cadata=authority.pem))
-        proxied = Target(port, ssl.create_default_context(cadata=certificate), proxy_port, proxy.pid)
-        asyncio.run(measure(direct, proxied, proxy.pid, seconds))
-        proxy.kill()
-        origin.kill()
+        assert served.stdout is not None
+        load = Load(command, f"{HOST}:{int(served.stdout.readline())}")
+        starts = [start_proxy, *([start_mitmproxy] if MITMDUMP.exists() else [])]
+        proxies = [start(stack, directory, load.origin, authority) for start in starts]
+        (directory / "origin.crt").write_text(authority.pem)
+        for proxy in proxies:
+            check_rules(proxy, load.origin)
+        measure_all(
+            load,
+            [Target("no proxy", directory / "origin.crt"), *proxies],
+            options.rounds,
+            options.seconds,
+        )
 
 
 if __name__ == "__main__":
