@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from aiohttp import web
 
-from tests.kube import discovery, errors, garbage, reviews, selectors
+from tests.kube import discovery, errors, garbage, reviews, selectors, watch_stream
 from tests.kube.api import Api
 from tests.kube.clock import wall_clock
 from tests.kube.deletion import DeleteOptions
@@ -23,7 +23,6 @@ from tests.kube.objects import Object, metadata, name_of, namespace_of
 from tests.kube.patch import APPLY
 from tests.kube.rbac import ADMIN, Attributes, User, service_account
 from tests.kube.routes import Route, parse
-from tests.kube.watch import events
 
 if TYPE_CHECKING:
     import ssl
@@ -33,13 +32,9 @@ if TYPE_CHECKING:
     from tests.kube.storage import Change
 
 MAX_BODY_BYTES = 3 * 1024 * 1024  # the real server's limit
-_TRUE = frozenset(("1", "t", "T", "true", "True", "TRUE"))  # what Go's ParseBool takes
 _SUBRESOURCES = frozenset(("", "status", "binding", "finalize"))
-# Ends the list that a watch begins with, when the client asked for one (sendInitialEvents).
-INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 # What typed Go clients prefer; only JSON is spoken here.
 PROTOBUF = "application/vnd.kubernetes.protobuf"
-WATCH_SECONDS = 1800.0
 
 
 class Server:
@@ -125,7 +120,7 @@ class Server:
             done = reviews.review(group, route.plural, body, user, bindings, self.tokens)
             return web.json_response(done, status=201)
         resource = self.api.registry.by_plural(route.api_version, route.plural)
-        if request.method == "GET" and not route.name and request.query.get("watch") in _TRUE:
+        if request.method == "GET" and not route.name and watch_stream.is_true(request.query.get("watch")):
             return await self._watch(request, route, resource, user)
         return await self._request(request, route, resource, user)
 
@@ -252,61 +247,20 @@ class Server:
             raise errors.forbidden(
                 resource, "", f'User "{user.name}" cannot watch resource "{resource.plural}"'
             )
+        wanted = watch_stream.Wanted.from_query(resource, route.namespace, _selection(request), request.query)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
         await response.prepare(request)
         woken = asyncio.Event()
         self._watchers.add(woken)
         try:
-            await self._stream(request, route, resource, response, woken)
+            async for event in watch_stream.stream(self.api.storage, wanted, woken):
+                await response.write(json.dumps(event).encode() + b"\n")
         except ConnectionResetError:
             pass  # the watcher has gone
         finally:
             self._watchers.discard(woken)
         return response
-
-    async def _stream(
-        self,
-        request: web.Request,
-        route: Route,
-        resource: Resource,
-        response: web.StreamResponse,
-        woken: asyncio.Event,
-    ) -> None:
-        selection = _selection(request)
-        loop = asyncio.get_running_loop()
-        ends_at = loop.time() + float(request.query.get("timeoutSeconds") or WATCH_SECONDS)
-        since = int(request.query.get("resourceVersion") or 0)
-        head: Object = {"kind": resource.kind, "apiVersion": resource.api_version}
-        streams_list = request.query.get("sendInitialEvents") in _TRUE
-        if not since or streams_list:
-            with self.api.storage.lock:
-                since = self.api.storage.revision
-                present = self.api.storage.items(resource.key, route.namespace)
-            for obj in filter(selection.matches, present):
-                await _send(response, "ADDED", obj)
-        if streams_list:
-            end = {"resourceVersion": str(since), "annotations": {INITIAL_EVENTS_END: "true"}}
-            await _send(response, "BOOKMARK", {**head, "metadata": end})
-        while loop.time() < ends_at:
-            woken.clear()
-            try:
-                changes = self.api.storage.since(since)
-            except errors.ApiError as error:
-                await _send(response, "ERROR", error.status())
-                return
-            for event in events(changes, resource.key, route.namespace, selection):
-                await _send(response, event.type, event.object)
-            if changes:
-                since = changes[-1].revision
-            with suppress(TimeoutError):
-                await asyncio.wait_for(woken.wait(), ends_at - loop.time())
-        if request.query.get("allowWatchBookmarks") in _TRUE:
-            await _send(response, "BOOKMARK", {**head, "metadata": {"resourceVersion": str(since)}})
-
-
-async def _send(response: web.StreamResponse, kind: str, obj: Object) -> None:
-    await response.write(json.dumps({"type": kind, "object": obj}).encode() + b"\n")
 
 
 async def _body(request: web.Request) -> Any:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PODS = "/api/v1/namespaces/default/pods"
+NAMESPACES = "/api/v1/namespaces"
 TOKENS = {"admin": ADMIN, "alice": User("alice", "u-1"), "robot": service_account("default", "robot")}
 
 
@@ -131,6 +132,34 @@ def server_certificate(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(folder / "tls.pem")
     return serving, ssl.create_default_context(cadata=pem.decode())
+
+
+async def test_a_watch_can_begin_with_a_list_that_ends_with_a_bookmark() -> None:
+    url = f"{NAMESPACES}?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1"
+    async with (
+        Server().running() as server,
+        ClientSession() as session,
+        session.get(server.url + url) as watch,
+    ):
+        events = [json.loads(line) for line in (await watch.text()).splitlines()]
+    assert [event["type"] for event in events] == ["ADDED", "ADDED", "BOOKMARK"]
+    assert events[-1]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+
+
+@pytest.mark.parametrize("query", ["resourceVersion=x", "timeoutSeconds=x", "labelSelector=%3D"])
+async def test_a_watch_with_bad_options_is_400(query: str) -> None:
+    async with Server().running() as server:
+        assert (await call(server, "GET", f"{PODS}?watch=true&{query}"))[0] == 400
+
+
+async def test_a_body_in_protobuf_is_415() -> None:
+    headers = {"Content-Type": "application/vnd.kubernetes.protobuf"}
+    async with (
+        Server().running() as server,
+        ClientSession() as session,
+        session.post(server.url + PODS, data=b"k8s\x00", headers=headers) as answer,
+    ):
+        assert answer.status == 415
 
 
 async def test_tls(tmp_path: Path) -> None:
