@@ -63,7 +63,7 @@ conformance: $(VENV)/.dev $(VENV)/.bubblewrap .venv-node/.ready ## The MCP confo
 
 .PHONY: bench
 bench: $(VENV)/.dev $(VENV)/.bubblewrap ## Latency, session start and memory, each beside a baseline
-	$(BIN)/python benchmarks/local.py
+	$(BIN)/python -m benchmarks.local
 
 .PHONY: lock
 lock: $(VENV)/.dev ## Resolve requirements/*.in again into the pinned requirements/*.txt

@@ -1,0 +1,73 @@
+"""The first screen."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cli_mcp.api.document import load_instance
+from local_runtime import screen
+from local_runtime.screen import Access
+from tests.e2e_local.harness import instance
+
+URL = "http://127.0.0.1:8080/mcp"
+TOKEN = Access(URL, "sesame", Path("/state/with space/token"))
+OPEN = Access(URL)
+
+
+def shown(access: Access, *, reach: tuple[str, ...] = (), unused: tuple[str, ...] = ()) -> str:
+    return screen.first_screen(access, reach=reach, audit_file=Path("/state/audit.jsonl"), unused=unused)
+
+
+def configurations(text: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in text.splitlines() if line.startswith("  {")]
+
+
+def test_every_json_configuration_has_url_token_and_session() -> None:
+    found = configurations(shown(TOKEN))
+    assert len(found) == 3
+    for configuration in found:
+        (servers,) = configuration.values()
+        assert isinstance(servers, dict)
+        server = servers["cli-mcp"]
+        assert server["url"] == URL
+        assert server["headers"]["Authorization"] == "Bearer sesame"
+        assert server["headers"]["X-Session-ID"]
+
+
+def test_the_claude_command_is_one_for_a_shell() -> None:
+    words = shlex.split(screen.claude_code(TOKEN))
+    assert words[:6] == ["claude", "mcp", "add", "--transport", "http", "cli-mcp"]
+    assert "Authorization: Bearer sesame" in words and "X-Session-ID: claude" in words
+
+
+def test_the_curl_line_takes_the_token_from_its_file() -> None:
+    line = screen.curl(TOKEN)
+    assert "sesame" not in line
+    assert "$(cat '/state/with space/token')" in line
+
+
+@pytest.mark.parametrize("text", [shown(OPEN), screen.curl(OPEN), screen.call(OPEN)])
+def test_without_authentication_there_is_no_token_anywhere(text: str) -> None:
+    assert "Authorization" not in text and "--token-file" not in text
+
+
+def test_what_can_be_reached_is_listed_and_nothing_is_said_to_be_nothing() -> None:
+    assert "pypi.org:443" in shown(TOKEN, reach=("pypi.org:443", "example.com:443"))
+    assert screen.NO_REACH in shown(TOKEN)
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "expected"),
+    [
+        ({}, []),
+        ({"image": "x:1", "hostUsers": False}, ["spec.sandbox.image", "spec.sandbox.hostUsers"]),
+        ({"isolationTest": False}, ["spec.sandbox.isolationTest"]),
+        ({"warmPoolSize": 3, "idleTimeout": "5m"}, []),
+    ],
+)
+def test_fields_for_clusters_only_are_named(sandbox: dict[str, object], expected: list[str]) -> None:
+    parsed = load_instance(yaml.safe_dump(instance(**sandbox)))
+    assert screen.unused_fields(parsed) == expected
