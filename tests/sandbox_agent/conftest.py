@@ -25,6 +25,14 @@ class TestSession(ShellSession):
     async def sh(self, command: str, timeout_seconds: float = 20) -> Outcome:
         return await self.run(command, timeout_seconds, ignore_progress)
 
+    async def sh_after_attack(self, command: str, timeout_seconds: float = 20) -> Outcome:
+        """Like `sh`. Without a pid namespace a command can kill the sandbox's first process, whose death may
+        then hit the next command; that one says so, and the one after it has to work."""
+        outcome = await self.sh(command, timeout_seconds)
+        if any("background processes are gone" in note for note in outcome.notes):
+            outcome = await self.sh(command, timeout_seconds)
+        return outcome
+
     async def out(self, command: str, timeout_seconds: float = 20) -> str:
         return stdout(await self.sh(command, timeout_seconds))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sandbox_agent.confined import ConfinedDirectory
 from sandbox_agent.launch import DirectLauncher
-from tests.sandbox_agent.conftest import ENVIRONMENT, TestSession
+from tests.sandbox_agent.conftest import ENVIRONMENT, TestSession, stdout
 
 KINDS = st.sampled_from(
     [
@@ -54,7 +54,8 @@ async def run(steps: list[tuple[str, float]]) -> None:
                     await session.sh(f"STATE={number}")
                     await session.sh(command, timeout_seconds)
                     began = time.monotonic()
-                    assert await session.out('\\builtin echo "$STATE"', 10) == f"{number}\n"
+                    outcome = await session.sh_after_attack('\\builtin echo "$STATE"', 10)
+                    assert stdout(outcome) == f"{number}\n"
                     assert time.monotonic() - began < 10
             finally:
                 await session.close("over")

@@ -100,6 +100,6 @@ async def test_the_next_command_answers_with_the_state(session: TestSession, com
     await session.sh(command, timeout_seconds=1.5)
     assert time.monotonic() - began < 10
     for _ in range(2):
-        outcome = await session.sh('\\builtin echo "[$STATE]"', 5)
+        outcome = await session.sh_after_attack('\\builtin echo "[$STATE]"', 5)
         assert b"[kept]\n" in outcome.stdout.head, outcome
         assert not outcome.timed_out, outcome
