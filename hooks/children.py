@@ -13,20 +13,15 @@
 A new token, CA, TLS certificate or session key rolls nothing either: mounted directories are read again.
 """
 
-import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from cli_mcp import names
 from cli_mcp.api import pod as pod_api
-from cli_mcp.api.instance import DEFAULT_WORKSPACE_SIZE, InstanceSpec
-from cli_mcp.api.model import ApiModel
-from cli_mcp.sandbox_environment import OPERATOR_OWNED_ENV, sandbox_environment
+from cli_mcp.api.instance import InstanceSpec
 from cli_mcp.session_keys import SessionKey
-from hooks.canonical import canonical_quantity, canonical_resources, canonical_tolerations
+from hooks.canonical import canonical_resources
 from hooks.generated import GeneratedSecret, encoded_data
 from hooks.routes import Routes
 from hooks.settings import Settings
@@ -52,10 +47,6 @@ MAX_SSH_REPLICAS = 2
 DEFAULT_SERVER_RESOURCES = pod_api.Resources(
     requests={"cpu": "100m", "memory": "192Mi"}, limits={"memory": "1Gi"}
 )
-# Stands in the template where a pod's own name will be.
-WORKSPACE_CLAIM_PLACEHOLDER = "name-of-the-pod"
-_AGENT_POD_UID = "CLI_MCP_POD_UID"
-_POOL_HASH_CHARACTERS = 16
 
 Values = dict[str, Any]
 
@@ -143,7 +134,7 @@ CHILDREN = (
         _budget(names.COMPONENT_PROXY),
         wanted=_several_replicas,
     ),
-    Child(ROLE, "server-role", lambda n: n.server, lambda i: {"persistent": _persistent(i.spec)}),
+    Child(ROLE, "server-role", lambda n: n.server, lambda i: {"persistent": persistent(i.spec)}),
     Child(ROLE, "client-role", lambda n: n.client),
     Child(ROLE_BINDING, "server-role-binding", lambda n: n.server),
     Child(ROLE_BINDING, "client-role-binding", lambda n: n.client),
@@ -165,7 +156,7 @@ CHILDREN = (
 
 def fixed_children(inputs: Inputs) -> list[Manifest]:
     """The children of the table that this instance has."""
-    common = _common(inputs.parent, inputs.settings, inputs.spec)
+    common = common_values(inputs)
     return [
         render(child.template, common | child.values(inputs)) for child in CHILDREN if child.wanted(inputs)
     ]
@@ -173,14 +164,14 @@ def fixed_children(inputs: Inputs) -> list[Manifest]:
 
 def server_config_map(inputs: Inputs, sandbox_config: str) -> Manifest:
     """The ConfigMap with sandbox.json, apart from the others since it depends on whether they are there."""
-    common = _common(inputs.parent, inputs.settings, inputs.spec)
+    common = common_values(inputs)
     return render("server-config-map", common | {"sandbox_config": sandbox_config})
 
 
 def generated_secret(parent: Parent, secret: GeneratedSecret) -> Manifest:
     return render(
         "generated-secret",
-        _identity(parent)
+        identity_values(parent)
         | {
             "name": secret.name,
             "component": secret.component,
@@ -190,68 +181,15 @@ def generated_secret(parent: Parent, secret: GeneratedSecret) -> Manifest:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxTemplate:
-    """A sandbox pod without a name, the spec of its workspace's claim if it has one, and the hash of both
-    with all that the pod mounts by subPath."""
-
-    pod: Manifest
-    workspace_claim: Manifest | None
-    pool_hash: str
-
-    def pool_pod(self, name: str) -> Manifest:
-        pod: Manifest = orjson.loads(orjson.dumps(self.pod))
-        pod["metadata"] = {"name": name, **pod["metadata"]}
-        if self.workspace_claim is not None:
-            workspace = next(volume for volume in pod["spec"]["volumes"] if volume["name"] == "workspace")
-            workspace["persistentVolumeClaim"]["claimName"] = name
-        return pod
-
-    def pool_claim(self, name: str) -> Manifest | None:
-        if self.workspace_claim is None:
-            return None
-        claim: Manifest = orjson.loads(orjson.dumps(self.workspace_claim))
-        claim["metadata"] = {"name": name, **claim["metadata"]}
-        return claim
-
-
-def sandbox_template(inputs: Inputs) -> SandboxTemplate | None:
-    """None while the proxy's address, which sandboxes without DNS have in /etc/hosts, is not known."""
-    if inputs.spec.sandbox.dns == "none" and inputs.proxy_address is None:
-        return None
-    common = _common(inputs.parent, inputs.settings, inputs.spec)
-    pod = render("sandbox-pod", common | _sandbox_values(inputs))
-    claim = _workspace_claim(inputs) if _persistent(inputs.spec) else None
-    content = orjson.dumps([pod, claim, inputs.routes.kubeconfig], option=orjson.OPT_SORT_KEYS)
-    pool_hash = hashlib.sha256(content).hexdigest()[:_POOL_HASH_CHARACTERS]
-    for manifest in (pod, claim):
-        if manifest is not None:
-            manifest["metadata"]["labels"][names.LABEL_POOL_HASH] = pool_hash
-    return SandboxTemplate(pod, claim, pool_hash)
-
-
-def _workspace_claim(inputs: Inputs) -> Manifest:
-    workspace = inputs.spec.sandbox.workspace
-    claim = render(
-        "workspace-claim",
-        _identity(inputs.parent)
-        | {
-            "name": WORKSPACE_CLAIM_PLACEHOLDER,
-            "size": canonical_quantity(workspace.size or DEFAULT_WORKSPACE_SIZE),
-            "storage_class": workspace.storage_class_name or "",
-        },
-    )
-    del claim["metadata"]["name"]
-    return claim
-
-
-def _identity(parent: Parent) -> Values:
+def identity_values(parent: Parent) -> Values:
+    """What every template needs: whose child it makes."""
     return {"instance": parent.name, "namespace": parent.namespace, "uid": parent.uid}
 
 
-def _common(parent: Parent, settings: Settings, spec: InstanceSpec) -> Values:
-    n = parent.names
-    return _identity(parent) | {
+def common_values(inputs: Inputs) -> Values:
+    """What most templates need besides."""
+    n = inputs.parent.names
+    return identity_values(inputs.parent) | {
         "names": {
             field: getattr(n, field)
             for field in (
@@ -266,9 +204,9 @@ def _common(parent: Parent, settings: Settings, spec: InstanceSpec) -> Values:
                 "tls",
             )
         },
-        "image": settings.image,
-        "openshift": settings.platform == "openshift",
-        "ssh": spec.ssh is not None,
+        "image": inputs.settings.image,
+        "openshift": inputs.settings.platform == "openshift",
+        "ssh": inputs.spec.ssh is not None,
     }
 
 
@@ -286,7 +224,7 @@ def _server_values(spec: InstanceSpec) -> Values:
     return {
         "replicas": spec.replicas,
         "server_image_pull_policy": (container and container.image_pull_policy) or "",
-        "server_resources": _resources(given.with_defaults(DEFAULT_SERVER_RESOURCES)),
+        "server_resources": resources(given.with_defaults(DEFAULT_SERVER_RESOURCES)),
     }
 
 
@@ -321,55 +259,10 @@ def _dns_values(inputs: Inputs) -> Values:
     return {"dns_addresses": inputs.dns_addresses, "cluster_dns": inputs.spec.sandbox.dns == "cluster"}
 
 
-def _sandbox_values(inputs: Inputs) -> Values:
-    sandbox, settings = inputs.spec.sandbox, inputs.settings
-    return {
-        "cluster_dns": sandbox.dns == "cluster",
-        "proxy_ip": inputs.proxy_address if sandbox.dns == "none" else "",
-        "operator_env": sandbox_environment(f"http://{inputs.parent.names.proxy}:{names.PROXY_PORT}"),
-        "runtime_class": sandbox.runtime_class_name or "",
-        "node_selector": dict(sandbox.node_selector),
-        "tolerations": canonical_tolerations([_plain(toleration) for toleration in sandbox.tolerations]),
-        "priority_class": sandbox.priority_class_name or "",
-        "image_pull_secrets": [_plain(reference) for reference in sandbox.image_pull_secrets],
-        "host_users": sandbox.host_users,
-        "brings_agent": sandbox.image not in ("", settings.sandbox_image),
-        "agent_image": settings.sandbox_image,
-        "sandbox_image": sandbox.image or settings.sandbox_image,
-        "image_pull_policy": sandbox.image_pull_policy or "",
-        "isolation_test": sandbox.isolation_test,
-        "env": _environment(sandbox.env),
-        "sandbox_resources": _resources(sandbox.effective_resources),
-        "persistent": _persistent(inputs.spec),
-        "workspace_claim_name": WORKSPACE_CLAIM_PLACEHOLDER,
-    }
-
-
-def _persistent(spec: InstanceSpec) -> bool:
+def persistent(spec: InstanceSpec) -> bool:
     return spec.sandbox.workspace.persistent
 
 
-def _resources(resources: pod_api.Resources) -> dict[str, dict[str, str]]:
-    return canonical_resources({"limits": resources.limits, "requests": resources.requests})
-
-
-def _environment(env: tuple[pod_api.EnvVar, ...]) -> list[Values]:
-    """The instance's own variables but those that the operator owns; the last of one name counts, as it does
-    for the kubelet."""
-    reserved = OPERATOR_OWNED_ENV | {_AGENT_POD_UID}
-    by_name = {variable.name: _plain(variable) for variable in env if variable.name not in reserved}
-    return [_without_empty(variable) for variable in by_name.values()]
-
-
-def _plain(model: ApiModel) -> Values:
-    plain: Values = model.model_dump(by_alias=True, exclude_none=True)
-    return plain
-
-
-def _without_empty(value: Mapping[str, Any]) -> Values:
-    """Without what the API server would not store: empty texts, false `optional`."""
-    return {
-        key: _without_empty(item) if isinstance(item, Mapping) else item
-        for key, item in value.items()
-        if item not in ("", False)
-    }
+def resources(given: pod_api.Resources) -> dict[str, dict[str, str]]:
+    """As a container has them."""
+    return canonical_resources({"limits": given.limits, "requests": given.requests})

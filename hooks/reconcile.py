@@ -17,29 +17,28 @@ from hooks import generated
 from hooks.answer import checked
 from hooks.children import (
     Inputs,
-    SandboxTemplate,
     fixed_children,
     generated_secret,
-    sandbox_template,
     server_config_map,
 )
 from hooks.credentials import check_expiry, check_secrets
+from hooks.diagnosis import observed_problems, pool_trouble
 from hooks.echo import kept
 from hooks.gate import closed_because
 from hooks.generated import decoded_data
 from hooks.instance import InvalidSpec, read_spec
 from hooks.keys import KeyGenerator
-from hooks.network import dns_addresses, proxy_address, widening_policies
+from hooks.network import dns_addresses, proxy_address
 from hooks.pods import Role, SandboxPod, observe_pod
 from hooks.pool import PoolPlan, PoolPolicy, plan_pool
 from hooks.problem import Problem, Reason
 from hooks.routes import plan_routes
+from hooks.sandbox import SandboxTemplate, sandbox_template
 from hooks.settings import Settings
 from hooks.ssh import HOST_KEY, host_key_secret, read_host_key
 from hooks.status import PoolState, conditions, only_ready
 from hooks.wire import (
     CONFIG_MAP,
-    DEPLOYMENT,
     KINDS_BY_KEY,
     POD,
     SECRET,
@@ -93,11 +92,10 @@ def _reconcile(
 
     expiry_problems, next_expiry = check_expiry(request, _kubeconfig_secret(parent, spec), proxy_ca, now)
     problems += check_secrets(request, spec) + expiry_problems
-    problems += _missing_children(request, children) + _unavailable_deployments(request)
-    problems += _sandbox_problems(request, pool, workspaces)
-    if closed and not problems:
+    problems += observed_problems(request, children, pool, workspaces)
+    if closed and all(problem.warning for problem in problems):
         problems.append(Problem(Reason.RECONCILING, f"no sandboxes yet: {closed}"))
-    state = PoolState(pool.ready, spec.sandbox.warm_pool_size, _pool_trouble(pool))
+    state = PoolState(pool.ready, spec.sandbox.warm_pool_size, pool_trouble(pool))
     written, next_condition = conditions(parent, problems, state, now)
     answer: Manifest = {
         "status": {
@@ -218,103 +216,6 @@ def _ssh_status(request: HookRequest, spec: InstanceSpec) -> Manifest:
     if key is None:
         return {}
     return {"ssh": {"hostKeyFingerprint": key.fingerprint, "knownHosts": key.known_hosts(request.parent)}}
-
-
-def _missing_children(request: HookRequest, desired: list[Manifest]) -> list[Problem]:
-    """Children that did not become ours: taken by somebody, which Metacontroller passes over in silence, or
-    on their way."""
-    problems: list[Problem] = []
-    pending: list[str] = []
-    for manifest in desired:
-        kind = KINDS_BY_KEY[f"{manifest['kind']}.{manifest['apiVersion']}"]
-        name = manifest["metadata"]["name"]
-        if request.child(kind, name) is not None:
-            continue
-        foreign = request.related_object(kind, name)
-        if foreign is not None and not _belongs_to(foreign, request.parent.uid):
-            problems.append(
-                Problem(
-                    Reason.NAME_TAKEN,
-                    f"{kind.kind} {name} exists and belongs to somebody else; delete or rename it",
-                )
-            )
-        else:
-            pending.append(f"{kind.kind} {name}")
-    if pending:
-        problems.append(Problem(Reason.CHILDREN_NOT_READY, f"being made: {_listed(pending)}"))
-    return problems
-
-
-def _belongs_to(manifest: Manifest, uid: str) -> bool:
-    return any(owner.get("uid") == uid for owner in manifest["metadata"].get("ownerReferences") or ())
-
-
-def _unavailable_deployments(request: HookRequest) -> list[Problem]:
-    return [
-        Problem(
-            Reason.DEPLOYMENT_UNAVAILABLE,
-            f"Deployment {name} has no available pods; see kubectl describe pods -l "
-            f"{names.LABEL_INSTANCE}={request.parent.name},{names.LABEL_COMPONENT}={component}",
-        )
-        for name, component in (
-            (request.parent.names.server, names.COMPONENT_SERVER),
-            (request.parent.names.proxy, names.COMPONENT_PROXY),
-            (request.parent.names.ssh, names.COMPONENT_SSH),
-        )
-        if (deployment := request.child(DEPLOYMENT, name)) is not None and not _is_available(deployment)
-    ]
-
-
-def _is_available(deployment: Manifest) -> bool:
-    return any(
-        condition.get("type") == "Available" and condition.get("status") == "True"
-        for condition in (deployment.get("status") or {}).get("conditions") or ()
-    )
-
-
-def _sandbox_problems(request: HookRequest, pool: PoolPlan, workspaces: WorkspacePlan) -> list[Problem]:
-    found = [
-        (
-            Reason.ISOLATION_NOT_ENFORCED,
-            pool.not_isolated,
-            "can reach more than the proxy, so the network plugin does not enforce NetworkPolicies; "
-            "install one that does",
-        ),
-        (
-            Reason.POLICY_WIDENED,
-            widening_policies(request),
-            "other NetworkPolicies let sandboxes out, and policies only add up; narrow their podSelector",
-        ),
-        (
-            Reason.CHILDREN_NOT_READY,
-            pool.unreadable + workspaces.unreadable,
-            f"have an annotation {names.ANNOTATION_LAST_APPLIED} that is not theirs and are being replaced; "
-            "find out who edits it",
-        ),
-        (
-            Reason.CHILDREN_NOT_READY,
-            pool.foreign,
-            f"carry the label {names.LABEL_CONTROLLER_UID} of this instance and are no sandboxes of it; "
-            "remove the label",
-        ),
-    ]
-    return [Problem(reason, f"{_listed(objects)}: {text}") for reason, objects, text in found if objects]
-
-
-def _pool_trouble(pool: PoolPlan) -> str | None:
-    if pool.unschedulable:
-        return (
-            f"no node takes {_listed(pool.unschedulable)}; add nodes, or lower spec.sandbox.resources or "
-            "warmPoolSize"
-        )
-    if pool.stuck:
-        return f"not ready for 5 minutes and replaced: {_listed(pool.stuck)}; see kubectl describe and logs"
-    return None
-
-
-def _listed(objects: list[str], at_most: int = 5) -> str:
-    shown = ", ".join(sorted(objects)[:at_most])
-    return shown if len(objects) <= at_most else f"{shown} and {len(objects) - at_most} more"
 
 
 def _resync(checks: Iterable[datetime | None], now: datetime) -> dict[str, int]:

@@ -8,8 +8,9 @@ import pytest
 from cli_mcp import names
 from cli_mcp.api.instance import InstanceSpec
 from cli_mcp.sandbox_environment import OPERATOR_OWNED_ENV
-from hooks.children import CHILDREN, Inputs, SandboxTemplate, fixed_children, sandbox_template
+from hooks.children import CHILDREN, Inputs, fixed_children
 from hooks.routes import Routes
+from hooks.sandbox import SandboxTemplate, sandbox_template
 from hooks.settings import Settings
 from hooks.wire import Manifest, Parent
 from tests.hooks.world import ALLOWLIST, SETTINGS

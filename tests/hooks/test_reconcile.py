@@ -1,5 +1,6 @@
 """sync against the models of Metacontroller and the API server: whole lives of an instance."""
 
+import base64
 import json
 from datetime import timedelta
 from typing import Any
@@ -656,3 +657,17 @@ def test_emptied_and_deleted_keys_are_made_again_and_sandboxes_keep_the_old_ones
     assert set(after).isdisjoint(before)
     assert world.condition()["status"] == "True"
     assert world.writes_at_rest() == []
+
+
+def test_a_warning_does_not_hide_a_closed_gate(world: World) -> None:
+    tomorrow = int((world.clock() + timedelta(days=1)).timestamp())
+    claims = base64.urlsafe_b64encode(json.dumps({"exp": tomorrow}).encode()).decode().rstrip("=")
+    users = [{"name": "robot", "user": {"token": f"e30.{claims}.c2ln"}}]
+    world.secret("cli-mcp-demo-kubeconfig", {"kubeconfig": json.dumps(KUBECONFIG | {"users": users})})
+    settled(world, {"proxy": KUBERNETES})
+    assert (world.condition()["status"], world.condition()["reason"]) == ("True", "CredentialExpiring")
+    body: Object = {"spec": {"egress": [{}]}}
+    world.api.patch("networkpolicies.networking.k8s.io", NAMESPACE, "cli-mcp-demo-sandbox", body)
+    world.controller.deliver()
+    world.controller.sync_next()
+    assert (world.condition()["status"], world.condition()["reason"]) == ("False", "Reconciling")

@@ -48,6 +48,7 @@ GUARDS = (
     ("configmaps", "cli-mcp-demo-proxy"),
     ("secrets", "cli-mcp-demo-proxy-ca"),
 )
+IMAGES = st.sampled_from(["", "registry.example.com/tools:1"])
 IDLE = timedelta(minutes=10)
 
 
@@ -70,10 +71,13 @@ class Lives(RuleBasedStateMachine):
         self.journal_position = 0
         self.guarded = False
 
-    @initialize(pool=st.integers(0, 3))
-    def apply(self, pool: int) -> None:
+    @initialize(pool=st.integers(0, 3), settled=st.sampled_from([True, True, True, False]))
+    def apply(self, pool: int, settled: bool) -> None:
+        """Most lives begin with a full pool: by chance few would ever come so far."""
         self.pool = pool
         self.world.apply(spec(pool, "", ALLOWLIST))
+        if settled:
+            self.world.run()
 
     # --- Metacontroller and the cluster ---
 
@@ -131,13 +135,21 @@ class Lives(RuleBasedStateMachine):
     @rule(choice=st.integers(0, 9), stale=st.booleans())
     def the_server_claims(self, choice: int, stale: bool) -> None:
         """From what it sees now, or from what it saw at its last look: then the claim may be refused."""
-        found = self._unclaimed()
         if not stale:
-            self.seen = {pod["metadata"]["uid"]: pod for pod in found}
+            self.seen = {pod["metadata"]["uid"]: pod for pod in self._unclaimed()}
         candidates = list(self.seen.values())
-        if not candidates:
-            return
-        metadata = candidates[choice % len(candidates)]["metadata"]
+        if candidates:
+            self._claim(candidates[choice % len(candidates)]["metadata"])
+
+    @rule(choice=st.integers(0, 9), image=IMAGES, pool=st.integers(0, 3))
+    def a_claim_comes_while_a_sync_decides_to_retire(self, choice: int, image: str, pool: int) -> None:
+        """The sync has looked before the claim and acts after it."""
+        self.the_admin_edits(pool, image, ALLOWLIST)
+        self.world.controller.deliver()
+        self.the_server_claims(choice, stale=False)
+        self.world.controller.sync_next()
+
+    def _claim(self, metadata: Object) -> None:
         self.count += 1
         body = {
             "metadata": {
@@ -201,7 +213,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(
         pool=st.integers(0, 3),
-        image=st.sampled_from(["", "registry.example.com/tools:1"]),
+        image=IMAGES,
         routes=st.sampled_from([ALLOWLIST, KUBERNETES]),
     )
     def the_admin_edits(self, pool: int, image: str, routes: Object) -> None:
@@ -307,5 +319,5 @@ def _is_going(pod: Object) -> bool:
 
 TestLives = Lives.TestCase
 TestLives.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=80, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
