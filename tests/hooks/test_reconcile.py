@@ -671,3 +671,15 @@ def test_a_warning_does_not_hide_a_closed_gate(world: World) -> None:
     world.controller.deliver()
     world.controller.sync_next()
     assert (world.condition()["status"], world.condition()["reason"]) == ("False", "Reconciling")
+
+
+def test_fifty_instances_side_by_side_come_to_rest(world: World) -> None:
+    instances = [f"i{number}" for number in range(50)]
+    for name in instances:
+        world.admin_secrets(name)
+        world.apply({"sandbox": {"warmPoolSize": 1}, "proxy": KUBERNETES}, name=name)
+    world.run(rounds=60, max_syncs=2000)
+    for name in instances:
+        assert world.condition(name=name)["status"] == "True", world.condition(name=name)
+        assert len(world.pods(name)) == 1
+    assert world.writes_at_rest(1) == []

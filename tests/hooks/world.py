@@ -140,11 +140,11 @@ class World:
         self.secret("keys", {"authorized_keys": "ssh-ed25519 AAAA"})
         self.secret(f"cli-mcp-{name}-kubeconfig", {"kubeconfig": json.dumps(KUBECONFIG)})
 
-    def run(self, rounds: int = 40, *, pods_ready: bool = True) -> None:
+    def run(self, rounds: int = 40, *, pods_ready: bool = True, max_syncs: int = 200) -> None:
         """Raises AssertionError when the world does not come to rest."""
         for _ in range(rounds):
             before = self.api.storage.revision
-            self.controller.run()
+            self.controller.run(max_syncs)
             controllers.roll_out_deployments(self.api)
             controllers.schedule_pods(self.api)
             controllers.start_pods(self.api, lambda pod: pods_ready)
@@ -165,7 +165,7 @@ class World:
         start = len(self.api.journal)
         for _ in range(syncs):
             self.poke()
-            self.controller.run()
+            self.controller.run(2000)
         return self.writes_since(start)
 
     def writes_since(self, start: int) -> list[str]:
