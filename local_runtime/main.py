@@ -319,12 +319,19 @@ def _signals() -> tuple[asyncio.Event, asyncio.Event]:
         (stop_now if stop.is_set() else stop).set()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # not after nohup(1)
+        loop.add_signal_handler(signal.SIGHUP, on_signal)
     return stop, stop_now
 
 
 def _prepare_process() -> None:
+    # What nohup(1) or a script's `&` had this process ignore, its children would ignore too, and SIGINT could
+    # end no command in a sandbox. A handler has no effect either, and is not inherited.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
     # Each sandbox takes about ten descriptors.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

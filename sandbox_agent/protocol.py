@@ -31,7 +31,7 @@ _EXIT_LINE_BYTES = 128
 class Report:
     """The shell's answer to a request: exit status of what ran before, and the state that it left.
 
-    `snapshot` is None when it was too large.
+    `snapshot` is None when it was too large, or when a command took the shell's means to show its state.
     """
 
     status: int
@@ -132,6 +132,12 @@ class ReportReader:
         self._buffer.clear()
         self._whole = True
 
+    @property
+    def status_begun(self) -> int | None:
+        """The exit status in a report of which only the beginning has come."""
+        header = _BEGUN.match(self._buffer, len(self._begin)) if self._begin else None
+        return int(header[1]) if header is not None and self._buffer.startswith(self._begin) else None
+
     def feed(self, data: bytes) -> Report | None:
         """The report, when `data` completes a valid one; an invalid one is noise, and so is a second one."""
         if not self._begin:
@@ -182,6 +188,7 @@ class ExitReader:
 
 
 _HEADER = re.compile(rb"([0-9]{1,3}) ([0-9]{1,10})")
+_BEGUN = re.compile(rb"([01]?[0-9]{1,2}|2[0-4][0-9]|25[0-5]) [0-9]{1,10}\0")
 _EXIT_LINE = re.compile(rb"([0-9a-f]{1,64}) ([0-9]{1,3})\n")
 
 
@@ -195,4 +202,6 @@ def _parse(frame: bytes, *, whole: bool) -> Report | None:
         snapshot = Snapshot.load(cwd + b"\0" + sections) if whole else None
     except ValueError:
         return None
+    if snapshot is not None and not snapshot.variables:
+        snapshot = None  # every shell has some: `declare` was disabled
     return Report(int(header[1]), int(header[2]), cwd, snapshot)

@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cli_mcp.execution import SandboxUnavailable
@@ -111,8 +111,8 @@ class Sandbox:
         self._usable = True
         self._destruction: asyncio.Task[None] | None = None
         self.root = root
-        self._loop.add_reader(self._reports, self._read, self._reports, self._report_reader)
-        self._loop.add_reader(self._exits, self._read, self._exits, self._exit_reader)
+        self._loop.add_reader(self._reports, self._read, self._reports, self._report_reader.feed)
+        self._loop.add_reader(self._exits, self._read, self._exits, self._feed_exit)
         self._watcher = self._loop.create_task(self._watch())
 
     @classmethod
@@ -231,15 +231,23 @@ class Sandbox:
         self._usable = sent == len(lines)
         return self._usable
 
-    def _read(self, fd: int, reader: ReportReader | ExitReader) -> None:
+    def _read(self, fd: int, feed: Callable[[bytes], Report | ShellExit | None]) -> None:
         try:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
             return
         if not data:
             self._loop.remove_reader(fd)
-        elif answer := reader.feed(data):
+        elif answer := feed(data):
             self._mailbox.put(answer)
+
+    def _feed_exit(self, data: bytes) -> ShellExit | None:
+        """A shell that dies while it reports has already said how the command ended: after some syntax errors
+        bash 5.2 corrupts its memory."""
+        self._read(self._reports, self._report_reader.feed)
+        begun = self._report_reader.status_begun
+        ended = self._exit_reader.feed(data)
+        return ShellExit(begun) if ended is not None and begun is not None else ended
 
     async def _watch(self) -> None:
         await self._process.wait()

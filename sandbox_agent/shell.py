@@ -83,9 +83,7 @@ class Shell:
                     "The shell's earlier state could not be brought back: variables and functions are gone."
                 )
             elif self._state_missed:
-                notes.append(
-                    "What the last commands changed was too large to keep: the shell's state is older."
-                )
+                notes.append("What the last commands changed could not be kept: the shell's state is older.")
             report = restored
         self._idle_processes = frozenset()
         self._keep(report)

@@ -62,7 +62,8 @@ class Snapshot:
 def restore_script(snapshot: Snapshot) -> bytes:
     """Bash text that brings a fresh shell into the state of the snapshot.
 
-    The order matters: shopts first, since functions may need extglob to parse; options after functions, since
+    The order matters: shopts first, since functions may need extglob to parse; the directory before the
+    variables, of which OLDPWD and CDPATH are two; options after functions, since
     posix forbids some of their names; aliases after functions, which bash printed with aliases expanded;
     traps last, so that none of this triggers them. A builtin that fails, on a readonly variable for example,
     does not keep the rest from being restored.
@@ -76,9 +77,9 @@ def restore_script(snapshot: Snapshot) -> bytes:
         b'  [[ $__cli_mcp_name == expand_aliases ]] || \\builtin shopt -u "$__cli_mcp_name"',
         b"done",
         *(b"\\builtin shopt -s " + name for name in sorted(shopts)),
+        b"\\builtin cd -- " + cwd,
         _NOT_RESTORED.sub(b"", snapshot.variables),
         b"\\builtin unset -v __cli_mcp_name",
-        b"\\builtin cd -- " + cwd,
         snapshot.functions,
         *(b"\\builtin set +o " + name for name in _OPTIONS_ON if name not in options),
         *(b"\\builtin set -o " + name for name in sorted(options)),

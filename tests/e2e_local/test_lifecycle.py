@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,22 @@ def test_the_second_signal_does_not_wait() -> None:
         server.stop()
         assert time.monotonic() - started < 8
         thread.join()
+
+
+def test_a_server_started_by_nohup_stays_and_its_sandboxes_ignore_no_signal() -> None:
+    """nohup(1) and a script's `&` start it with signals ignored, which programs inherit from each other."""
+    ignored = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
+    try:
+        running_server = running()
+        server = running_server.__enter__()
+    finally:
+        for number, handler in ignored.items():
+            signal.signal(number, handler)
+    with ExitStack() as stack:
+        stack.push(running_server)
+        server.process.send_signal(signal.SIGHUP)
+        assert server.call("a", "grep SigIgn /proc/self/status").stdout.split()[1] == "0" * 16
+        assert server.process.poll() is None
 
 
 def test_nothing_outlives_a_killed_server(unprivileged: bool) -> None:

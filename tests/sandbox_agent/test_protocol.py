@@ -79,6 +79,31 @@ def test_a_large_state_is_dropped_and_the_rest_of_the_report_kept() -> None:
     assert read(expecting("cafe"), *pieces) == [Report(7, 123, b"/home", None)]
 
 
+def test_a_shell_that_cannot_show_its_variables_keeps_none() -> None:
+    """It always has some; an empty section would forget them all."""
+    assert read(expecting("cafe"), FRAME.replace(b"variables\n", b"")) == [Report(7, 123, b"/home", None)]
+
+
+@pytest.mark.parametrize(
+    ("begun", "status"),
+    [
+        (b"", None),
+        (b"\0cafe 7", None),
+        (b"\0cafe 7 123", None),
+        (b"\0cafe 7 123\0", 7),
+        (FRAME[:-1], 7),
+        (FRAME, None),
+        (b"noise\0cafe 255 1\0/", 255),
+        (b"\0cafe 256 1\0", None),
+        (b"\0beef 7 123\0", None),
+    ],
+)
+def test_the_status_in_a_report_is_known_before_the_rest_has_come(begun: bytes, status: int | None) -> None:
+    reader = expecting("cafe")
+    reader.feed(begun)
+    assert reader.status_begun == status
+
+
 def test_memory_stays_bounded_under_endless_noise_with_and_without_a_frame_begun() -> None:
     for begin in (b"", b"\0cafe 0 1\0/\0"):
         reader = expecting("cafe")

@@ -69,7 +69,7 @@ async def test_a_state_too_large_to_keep_is_said_when_it_matters(session: TestSe
     assert outcome.notes == ()
     assert await session.out("echo ${#LARGE} $SMALL") == "9000000 2\n"
     outcome = await session.sh("exit")
-    assert any("too large to keep" in note for note in outcome.notes)
+    assert any("could not be kept" in note for note in outcome.notes)
     assert await session.out("echo ${#LARGE} $SMALL") == "0 1\n"
 
 

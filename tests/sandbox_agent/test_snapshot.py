@@ -24,6 +24,8 @@ def restored(snapshot: Snapshot, then: str) -> str:
         (b'declare -- TMOUT="1"\ndeclare -- A="1"\n', "echo $TMOUT$A", "1\n"),
         (b'declare -- BASH_XTRACEFD="1"\ndeclare -- A="1"\n', "set -x; echo $A", "1\n"),
         (b'declare -x PWD="/nowhere"\n', "echo $PWD", "/\n"),
+        (b'declare -x OLDPWD="/usr"\n', "cd -", "/usr\n"),
+        (b'declare -r OLDPWD="/usr"\n', "pwd", "/\n"),
         (b'declare -r BASHOPTS="extglob"\n', "shopt -q extglob && ! shopt -q sourcepath && echo on", "on\n"),
         (b'declare -r BASHOPTS="extdebug"\n', "shopt -q extdebug || echo off", "off\n"),
         (b'declare -r SHELLOPTS="noglob:nounset"\n', "echo * {a,b}; echo $X; echo on", "* {a,b}\n"),
