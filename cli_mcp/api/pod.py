@@ -38,6 +38,7 @@ Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_le
 # A server-side apply replaces such an object as a whole.
 _ATOMIC = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
 
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a sandbox may use at most; always bounded."""
