@@ -109,6 +109,12 @@ class Cluster:
         )
         return {it["metadata"]["name"]: it for it in found}
 
+    def has_only_current_pods(self) -> bool:
+        """As many as the pool has, none of an older template and none on its way out."""
+        config = json.loads(self.child("configmap", f"cli-mcp-{self.name}")["data"][names.SANDBOX_CONFIG_KEY])
+        hashes = [it["metadata"]["labels"][names.LABEL_POOL_HASH] for it in self.pods().values()]
+        return hashes == [config["poolHash"]] * self.spec["sandbox"]["warmPoolSize"]
+
     def revisions(self) -> dict[str, str]:
         """Of the instance and all its children."""
         everything = objects(self.namespace, ALL_CHILDREN, names.LABEL_CONTROLLER_UID)
@@ -217,6 +223,7 @@ def test_every_field_rolls_what_it_should_and_a_claimed_session_keeps_its_pod(cl
         # Pods that the cluster cannot run are looked at as they were made.
         cluster.apply(base)
         cluster.wait_for("Ready")
+        eventually(cluster.has_only_current_pods)
         before = templates(cluster)
         spec = json.loads(json.dumps(base))
         *above, last = path.split(".")
@@ -224,8 +231,8 @@ def test_every_field_rolls_what_it_should_and_a_claimed_session_keeps_its_pod(cl
         for part in above:
             place = place[part]
         place[last] = value
-        cluster.apply(spec)
         uids = {it["metadata"]["uid"] for it in cluster.pods().values()}
+        cluster.apply(spec)
 
         def settled(uids: set[str] = uids, rolls: bool = sandboxes_roll) -> bool:
             found = cluster.instance()
@@ -234,7 +241,10 @@ def test_every_field_rolls_what_it_should_and_a_claimed_session_keeps_its_pod(cl
             now = {it["metadata"]["uid"] for it in cluster.pods().values()}
             return not rolls or not uids & now
 
-        eventually(settled)
+        try:
+            eventually(settled, 60)
+        except AssertionError:
+            raise AssertionError(f"{path} does not settle: {cluster.condition()}") from None
         after = templates(cluster)
         assert (before["server"] != after["server"], before["proxy"] != after["proxy"]) == (
             server_rolls,

@@ -319,5 +319,5 @@ def _is_going(pod: Object) -> bool:
 
 TestLives = Lives.TestCase
 TestLives.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=50, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
