@@ -20,7 +20,12 @@ from cred_proxy.audit import write_audit_to
 from cred_proxy.health import health_application
 from cred_proxy.proxy import CredentialProxy
 from cred_proxy.reload import follow
-from cred_proxy.sources import InvalidSource, authorities_from_directory, routing_from_files
+from cred_proxy.sources import (
+    InvalidSource,
+    authorities_from_directory,
+    fingerprint,
+    routing_from_files,
+)
 
 DRAIN_SECONDS = 25.0
 
@@ -85,6 +90,7 @@ def main(arguments: list[str]) -> int:
 
 
 async def _run(options: Options) -> None:
+    loaded = fingerprint(options.watched)
     proxy = CredentialProxy(
         load_routing=routing_from_files(options.config, options.kubeconfig),
         load_authorities=authorities_from_directory(options.ca_dir),
@@ -98,7 +104,7 @@ async def _run(options: Options) -> None:
     await web.SockSite(health, _listening(options.metrics_listen)).start()
     await proxy.serve(_listening(options.listen))
     _log.info("listening on %s, metrics on %s", options.listen, options.metrics_listen)
-    watcher = asyncio.create_task(follow(proxy, options.watched))
+    watcher = asyncio.create_task(follow(proxy, options.watched, loaded))
     await stop.wait()
     _log.info("stopping; requests have %g s to finish", options.drain_seconds)
     watcher.cancel()

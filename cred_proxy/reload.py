@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cred_proxy.proxy import CredentialProxy
-from cred_proxy.sources import fingerprint
+from cred_proxy.sources import Fingerprint, fingerprint
 
 _POLL_SECONDS = 2.0
 
 _log = logging.getLogger(__name__)
 
 
-async def follow(proxy: CredentialProxy, files: Sequence[Path]) -> None:
-    """Reload when one of `files` changes, until cancelled. What is invalid is tried again: perhaps only half
-    of a change was there."""
-    known = fingerprint(files)
+async def follow(proxy: CredentialProxy, files: Sequence[Path], known: Fingerprint) -> None:
+    """Reload when one of `files` is not what it was at the fingerprint `known`, taken before the proxy loaded
+    them, until cancelled. What is invalid is tried again: perhaps only half of a change was there."""
     while True:
         await asyncio.sleep(_POLL_SECONDS)
         current = fingerprint(files)

@@ -87,7 +87,10 @@ def _read(path: Path) -> bytes:
     return content
 
 
-def fingerprint(paths: Iterable[Path]) -> tuple[object, ...]:
+Fingerprint = tuple[object, ...]
+
+
+def fingerprint(paths: Iterable[Path]) -> Fingerprint:
     """A value that changes when a file does, or the symbolic link of a mounted directory that leads to it."""
     return tuple(_identity(path) for path in paths)
 

@@ -36,7 +36,7 @@ from cred_proxy.certificates import InvalidAuthority, parse_authorities
 from cred_proxy.proxy import ClientIdentity, CredentialProxy, Listener
 from cred_proxy.reload import follow
 from cred_proxy.routes import InvalidRoutes, build_routes
-from cred_proxy.sources import InvalidSource, Routing, authorities_from_directory
+from cred_proxy.sources import InvalidSource, Routing, authorities_from_directory, fingerprint
 from local_runtime.environment import NoSuchFile, SecretFiles
 from local_runtime.netns import NetworkNamespaces
 from local_runtime.netns_helper import LISTEN_ADDRESS
@@ -145,6 +145,7 @@ class Egress:
         self._instance = instance
         self._files = files
         self._state = state
+        loaded = fingerprint(self._watched())
         self._config = state.system / "config"
         self._config.mkdir(exist_ok=True)
         self._config.chmod(0o755)
@@ -169,7 +170,7 @@ class Egress:
         except InvalidSource as error:
             raise EgressProblem(str(error)) from None
         self._namespaces = NetworkNamespaces()
-        self._follower = asyncio.create_task(follow(self._proxy, self._watched()))
+        self._follower = asyncio.create_task(follow(self._proxy, self._watched(), loaded))
 
     def gateway(self) -> "Gateway":
         """The way out for one more sandbox."""

@@ -98,18 +98,14 @@ class Server:
         return self.process.wait(timeout=30)
 
 
-def instance(proxy: Mapping[str, Any] | None = None, **sandbox: Any) -> dict[str, Any]:
-    """A CliMcpInstance with this spec.proxy, whose spec.sandbox has these fields; small limits unless others
-    are given."""
+def instance(**sandbox: Any) -> dict[str, Any]:
+    """A CliMcpInstance whose spec.sandbox has these fields; small limits unless others are given."""
     limits = {"memory": "256Mi", "ephemeral-storage": "64Mi"}
     return {
         "apiVersion": "cli-mcp.redhat.com/v1alpha1",
         "kind": "CliMcpInstance",
         "metadata": {"name": "test"},
-        "spec": {
-            "sandbox": {"resources": {"limits": limits}, **sandbox},
-            **({} if proxy is None else {"proxy": proxy}),
-        },
+        "spec": {"sandbox": {"resources": {"limits": limits}, **sandbox}},
     }
 
 
@@ -135,7 +131,10 @@ def running(
             yield server
         return
     file = root / "instance.yaml"
-    file.write_text(yaml.safe_dump(instance(proxy, **sandbox)))
+    document = instance(**sandbox)
+    if proxy is not None:
+        document["spec"]["proxy"] = proxy
+    file.write_text(yaml.safe_dump(document))
     file.chmod(0o644)
     server = start(file, unprivileged=unprivileged, root=root, arguments=arguments)
     try:
