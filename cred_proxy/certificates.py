@@ -171,6 +171,8 @@ class LeafCache:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
+        # Two for each connection cost what a resumed handshake would save, and most clients never resume.
+        context.num_tickets = 0
         # Clients that prefer HTTP/2 fall back to this.
         context.set_alpn_protocols(["http/1.1"])
         certificate = leaf_certificate(host, self._key.public_key(), authority, now)

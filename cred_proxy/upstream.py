@@ -1,8 +1,11 @@
-"""The proxy as a client: verified TLS to the origins, reused connections, failures as reasons."""
+"""The proxy as a client: verified TLS to the origins, connections to reuse, failures as reasons."""
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 
 import aiohttp
@@ -66,16 +69,94 @@ def _trust(certificate_authority: str | None, bundle: str | None) -> ssl.SSLCont
     return context
 
 
-class Upstream:
-    """Sends judged requests. To be made and closed inside the event loop."""
+@dataclass(slots=True)
+class _Pool:
+    """One client's connections to the origins."""
 
-    def __init__(self, limits: Limits, resolver: AbstractResolver | None = None) -> None:
-        self._session = aiohttp.ClientSession(
+    session: aiohttp.ClientSession
+    requests: int = 0
+    used_at: float = 0.0
+
+
+class Upstream:
+    """Sends judged requests. To be made and closed inside the event loop.
+
+    A connection is reused by its client alone. Where an origin takes what it got for two requests, or sends
+    more than it was asked for, the next request on that connection gets the answer to something else.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        resolver: AbstractResolver | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limits = limits
+        self._resolver = resolver
+        self._monotonic = monotonic
+        self._pools: dict[str, _Pool] = {}
+
+    @asynccontextmanager
+    async def response(
+        self,
+        client: str,
+        route: Route,
+        forward: Forward,
+        body: AsyncIterator[bytes] | None,
+        config: UpstreamConfig,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The response, its body still to be read. Entering raises one of FAILURES.
+
+        A `body` is sent once: aiohttp does not repeat a request whose body is used up.
+        """
+        certificate_authority = server_name = None
+        if isinstance(route, KubernetesRoute):
+            certificate_authority = route.server.certificate_authority
+            server_name = route.server.tls_server_name
+        url = URL.build(
+            scheme="https",
+            authority=str(route.endpoint),
+            path=forward.path,
+            query_string=forward.query,
+            encoded=True,
+        )
+        pool = await self._pool_of(client)
+        pool.requests += 1
+        try:
+            response = await pool.session.request(
+                forward.method,
+                url,
+                headers=_one_spelling_each(forward.fields),
+                data=body,
+                allow_redirects=False,
+                ssl=_trust(certificate_authority, config.ca_bundle),
+                server_hostname=server_name,
+                proxy=config.http_proxy,
+            )
+            try:
+                _end_body_with_connection(response)
+                yield response
+            finally:
+                response.close()
+        finally:
+            pool.requests -= 1
+            pool.used_at = self._monotonic()
+
+    async def _pool_of(self, client: str) -> _Pool:
+        pool = self._pools.get(client)
+        if pool is None:
+            pool = self._pools[client] = _Pool(self._session(), used_at=self._monotonic())
+            await self._forget_unused()
+        return pool
+
+    def _session(self) -> aiohttp.ClientSession:
+        limits = self._limits
+        return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 # Bounded by the connections of the clients.
                 limit=0,
                 keepalive_timeout=limits.upstream_keepalive_seconds,
-                resolver=resolver,
+                resolver=self._resolver,
             ),
             timeout=aiohttp.ClientTimeout(
                 total=None,
@@ -91,39 +172,16 @@ class Upstream:
             max_field_size=limits.upstream_line_bytes,
         )
 
-    async def send(
-        self, route: Route, forward: Forward, body: AsyncIterator[bytes] | None, config: UpstreamConfig
-    ) -> aiohttp.ClientResponse:
-        """The response, its body still to be read; the caller closes it. Raises one of FAILURES.
-
-        A `body` is sent once: aiohttp does not repeat a request whose body is used up.
-        """
-        certificate_authority = server_name = None
-        if isinstance(route, KubernetesRoute):
-            certificate_authority = route.server.certificate_authority
-            server_name = route.server.tls_server_name
-        url = URL.build(
-            scheme="https",
-            authority=str(route.endpoint),
-            path=forward.path,
-            query_string=forward.query,
-            encoded=True,
-        )
-        response = await self._session.request(
-            forward.method,
-            url,
-            headers=_one_spelling_each(forward.fields),
-            data=body,
-            allow_redirects=False,
-            ssl=_trust(certificate_authority, config.ca_bundle),
-            server_hostname=server_name,
-            proxy=config.http_proxy,
-        )
-        _end_body_with_connection(response)
-        return response
+    async def _forget_unused(self) -> None:
+        """Clients come and go; a pool without a request for so long has no connection left."""
+        before = self._monotonic() - self._limits.upstream_keepalive_seconds
+        unused = [name for name, pool in self._pools.items() if not pool.requests and pool.used_at < before]
+        for name in unused:
+            await self._pools.pop(name).session.close()
 
     async def close(self) -> None:
-        await self._session.close()
+        for pool in self._pools.values():
+            await pool.session.close()
 
 
 def _one_spelling_each(fields: Fields) -> Fields:

@@ -210,6 +210,13 @@ class Harness(AbstractAsyncContextManager["Harness"]):
     ) -> None:
         await self.proxy.close()
 
+    async def listen(self, client: ClientIdentity) -> int:
+        """The port of one more listener, which is `client`'s."""
+        sock = socket.create_server(("127.0.0.1", 0))
+        await self.proxy.serve(sock, client)
+        port: int = sock.getsockname()[1]
+        return port
+
     async def connect(self) -> Client:
         """A connection to the proxy, before any CONNECT."""
         return Client(*await asyncio.open_connection("127.0.0.1", self.port))

@@ -1,13 +1,17 @@
 """Every way round the proxy that a client can write on the wire, and what reached the origin of it."""
 
 import asyncio
+import os
+import socket
 import ssl
 from pathlib import Path
 
 import pytest
 
+from cred_proxy.proxy import ClientIdentity
 from tests.cred_proxy.harness import TOKEN, Harness, allow, eventually
-from tests.cred_proxy.origin import Origin, PrivateAuthority
+from tests.cred_proxy.origin import OK, Origin, PrivateAuthority, Received, answer
+from tests.cred_proxy.test_kubernetes_path import DENIED, MALFORMED
 
 CHUNKED = "Transfer-Encoding: chunked\r\n"
 HOST = "Host: {host}\r\n"
@@ -283,3 +287,172 @@ async def test_an_upstream_with_a_certificate_of_somebody_else_gets_nothing(
                 assert (response.status, response.phrase) == (502, "upstream certificate not trusted")
     assert impostor.requests == wrong_name.requests == []
     await asyncio.gather(impostor.stop(), wrong_name.stop())
+
+
+@pytest.mark.parametrize("path", [*DENIED, *MALFORMED])
+async def test_no_spelling_of_a_denied_path_reaches_the_server(
+    harness: Harness, kubernetes: Origin, path: str
+) -> None:
+    for method in ("GET", "POST"):
+        async with await harness.tunnel(kubernetes.endpoint) as client:
+            raw = f"{method} {path} HTTP/1.1\r\nHost: {kubernetes.endpoint}\r\nContent-Length: 0\r\n\r\n"
+            assert (await client.request(raw.encode())).status in (400, 403)
+    assert kubernetes.connections == 0
+
+
+@pytest.mark.parametrize(
+    "target", ["//evil.test/x", "/@evil.test", "/\\evil.test", "/..//%2e%2e/https://evil.test/?a=b?c=//d"]
+)
+async def test_a_path_that_resembles_another_host_stays_a_path(
+    harness: Harness, origin: Origin, target: str
+) -> None:
+    async with await harness.tunnel(origin.endpoint) as client:
+        await client.request(f"GET {target} HTTP/1.1\r\nHost: {origin.endpoint}\r\n\r\n".encode())
+    assert [request.target for request in origin.requests] == [target]
+
+
+POISON = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("delay_seconds", [0, 0.2])
+async def test_what_an_origin_sends_unasked_answers_no_other_clients_request(
+    harness: Harness, origin: Origin, method: str, delay_seconds: float
+) -> None:
+    async def respond(request: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(OK.removesuffix(b"ok") if request.line.startswith("HEAD") else OK)
+        if request.target == "/first":
+            await asyncio.sleep(delay_seconds)
+            writer.write(POISON)
+
+    origin.respond = respond
+    async with await harness.tunnel(origin.endpoint) as client:
+        first = f"{method} /first HTTP/1.1\r\nHost: {origin.endpoint}\r\n\r\n".encode()
+        assert (await client.request(first, head_only=method == "HEAD")).status == 200
+    await asyncio.sleep(2 * delay_seconds)
+    harness.port = await harness.listen(ClientIdentity("another"))
+    async with await harness.tunnel(origin.endpoint) as client:
+        second = await client.request(f"GET /2 HTTP/1.1\r\nHost: {origin.endpoint}\r\n\r\n".encode())
+    assert second.body == b"ok"
+    assert [request.target for request in origin.requests] == ["/first", "/2"]
+
+
+async def test_a_cookie_of_an_origin_is_remembered_by_nobody(harness: Harness, origin: Origin) -> None:
+    origin.respond = answer(OK.replace(b"\r\n", b"\r\nSet-Cookie: session=1\r\n", 1))
+    async with await harness.tunnel(origin.endpoint) as client:
+        for _ in range(2):
+            raw = f"GET / HTTP/1.1\r\nHost: {origin.endpoint}\r\n\r\n".encode()
+            assert (await client.request(raw)).value("set-cookie") == "session=1"
+    assert not any(request.values("cookie") for request in origin.requests)
+
+
+FLOOD_BYTES = 20_000_000
+FLOOD_SECONDS = 1.0
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece"),
+    [
+        ("0\r\n", "X: y\r\n"),
+        ("0\r\n", "X: " + 4_000 * "y" + "\r\n"),
+        ("0\r\nX: ", 4_096 * "y"),
+        ("1;", 4_096 * "x"),
+        ("", 4_096 * "0"),
+        ("", "1;a=b\r\nx\r\n"),
+    ],
+    ids=["trailers", "long trailers", "one trailer", "chunk extension", "chunk size", "tiny chunks"],
+)
+async def test_a_chunked_body_without_end_fills_no_memory(
+    harness: Harness, origin: Origin, begin: str, piece: str
+) -> None:
+    head = f"POST / HTTP/1.1\r\nHost: {origin.endpoint}\r\n{CHUNKED}\r\n{begin}"
+    flood = (piece * (65536 // len(piece))).encode()
+    before = resident_bytes()
+    async with await harness.tunnel(origin.endpoint) as client:
+        try:
+            async with asyncio.timeout(FLOOD_SECONDS):
+                await client.send(head.encode())
+                for _ in range(FLOOD_BYTES // len(flood)):
+                    await client.send(flood)
+        except (OSError, TimeoutError):
+            pass  # refused, or held back by an origin that takes no more
+        assert resident_bytes() - before < FLOOD_BYTES / 2
+    assert origin.requests == []
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece"),
+    [
+        ("HTTP/1.1 200 OK\r\n", "X: y\r\n"),
+        ("HTTP/1.1 200 OK\r\n", "X: " + 4_000 * "y" + "\r\n"),
+        ("HTTP/1.1 200 OK\r\nX: ", 4_096 * "y"),
+        ("HTTP/1.1 200 ", 4_096 * "y"),
+        ("", "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"),
+        ("", "\r\n"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", "X: y\r\n"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", 4_096 * "x"),
+    ],
+    ids=[
+        *("fields", "long fields", "one field", "phrase", "early hints", "empty lines"),
+        *("trailers", "chunk extension"),
+    ],
+)
+async def test_a_response_without_end_fills_no_memory(
+    harness: Harness, origin: Origin, begin: str, piece: str
+) -> None:
+    flood = (piece * (65536 // len(piece))).encode()
+
+    async def respond(request: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(begin.encode())
+        for _ in range(FLOOD_BYTES // len(flood)):
+            writer.write(flood)
+            await writer.drain()
+        await asyncio.sleep(60)
+
+    origin.respond = respond
+    before = resident_bytes()
+    async with await harness.tunnel(origin.endpoint) as client:
+        await client.send(f"GET / HTTP/1.1\r\nHost: {origin.endpoint}\r\n\r\n".encode())
+        try:
+            async with asyncio.timeout(FLOOD_SECONDS):
+                while await client.reader.read(65536):
+                    pass
+        except (OSError, TimeoutError):
+            pass  # cut off, or the proxy waits for an end that does not come
+        assert resident_bytes() - before < FLOOD_BYTES / 2
+    await eventually(lambda: harness.proxy.open_connections == 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*TLSv1_1 is deprecated")
+async def test_old_tls_is_refused(harness: Harness, origin: Origin) -> None:
+    context = harness.trust()
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises((ssl.SSLError, OSError)):
+        await harness.tunnel(origin.endpoint, context=context)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_tls_session_with_one_target_opens_no_other(
+    harness: Harness, origin: Origin, kubernetes: Origin, version: ssl.TLSVersion
+) -> None:
+    context = harness.trust()
+    context.maximum_version = version
+
+    def get(target: Origin, session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool | None]:
+        with socket.create_connection(("127.0.0.1", harness.port)) as plain:
+            plain.sendall(f"CONNECT {target.endpoint} HTTP/1.1\r\n\r\n".encode())
+            assert b" 200 " in plain.recv(4096)
+            with context.wrap_socket(plain, server_hostname=target.host, session=session) as encrypted:
+                encrypted.sendall(f"GET /api HTTP/1.1\r\nHost: {target.endpoint}\r\n\r\n".encode())
+                assert b" 200 " in encrypted.recv(4096)
+                return encrypted.session, encrypted.session_reused
+
+    session, _ = await asyncio.to_thread(get, kubernetes, None)
+    _, reused = await asyncio.to_thread(get, origin, session)
+    assert not reused
+    assert [request.values("authorization") for request in origin.requests] == [[]]

@@ -420,8 +420,7 @@ async def test_connections_of_every_kind_leave_nothing_behind(
 
 
 async def test_a_quiet_client_is_served_while_another_floods(harness: Harness, origin: Origin) -> None:
-    sock = socket.create_server(("127.0.0.1", 0))
-    await harness.proxy.serve(sock, ClientIdentity("quiet"))
+    port = await harness.listen(ClientIdentity("quiet"))
     stop = asyncio.Event()
 
     async def flood() -> None:
@@ -433,7 +432,7 @@ async def test_a_quiet_client_is_served_while_another_floods(harness: Harness, o
 
     flooding = [asyncio.create_task(flood()) for _ in range(30)]
     await eventually(lambda: len(origin.requests) > 100)
-    harness.port = sock.getsockname()[1]
+    harness.port = port
     async with await harness.tunnel(origin.endpoint) as client:
         before = len(origin.requests)
         assert (await client.request(get(origin, "/quiet"))).status == 200

@@ -1,4 +1,4 @@
-"""What a failure of the way to the origin is called."""
+"""Whom the proxy trusts upstream, what a failure is called, and who reuses which connection."""
 
 import ssl
 from types import SimpleNamespace
@@ -8,10 +8,14 @@ import aiohttp
 import pytest
 
 from cli_mcp.api.endpoint import Endpoint
+from cli_mcp.proxy_config import UpstreamConfig
+from cred_proxy.core import Limits
 from cred_proxy.refusal import Reason
+from cred_proxy.request import Forward
 from cred_proxy.routes import AllowlistRoute
-from cred_proxy.upstream import FAILURES, _trust, explain
-from tests.cred_proxy.origin import PrivateAuthority
+from cred_proxy.upstream import FAILURES, Upstream, _trust, explain
+from tests.cred_proxy.harness import LoopbackResolver, eventually
+from tests.cred_proxy.origin import Origin, PrivateAuthority
 
 ROUTE = AllowlistRoute(Endpoint("git.example.com", 443))
 KEY = cast("Any", SimpleNamespace(host="git.example.com", port=443, is_ssl=True, ssl=True))
@@ -56,3 +60,31 @@ def test_a_servers_own_authority_is_the_only_one_and_a_bundle_comes_on_top() -> 
 def test_the_same_trust_is_the_same_context_so_that_connections_are_reused() -> None:
     pem = PrivateAuthority().pem
     assert _trust(pem, None) is _trust(pem, None)
+
+
+async def test_clients_do_not_share_connections_and_leave_none_behind(
+    origin: Origin, origin_authority: PrivateAuthority
+) -> None:
+    limits, now = Limits(upstream_keepalive_seconds=30), 0.0
+    upstream = Upstream(limits, LoopbackResolver(), lambda: now)
+    route = AllowlistRoute(Endpoint(origin.host, origin.port))
+    config = UpstreamConfig(ca_bundle=origin_authority.pem)
+
+    async def get(client: str) -> None:
+        forward = Forward("GET", "/", "", [("Host", origin.endpoint)])
+        async with upstream.response(client, route, forward, None, config) as response:
+            assert await response.read() == b"ok"
+
+    for client in ("a", "b", "a", "b"):
+        await get(client)
+    assert [request.connection for request in origin.requests] == [1, 2, 1, 2]
+    now = 20
+    await get("b")
+    now = 40
+    await get("c")
+    await eventually(lambda: origin.open_connections == 2)  # that of `a` is closed
+    now = 100
+    await get("d")
+    await eventually(lambda: origin.open_connections == 1)
+    await upstream.close()
+    await eventually(lambda: origin.open_connections == 0)
