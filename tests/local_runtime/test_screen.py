@@ -3,6 +3,7 @@
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -68,6 +69,6 @@ def test_what_can_be_reached_is_listed_and_nothing_is_said_to_be_nothing() -> No
         ({"warmPoolSize": 3, "idleTimeout": "5m"}, []),
     ],
 )
-def test_fields_for_clusters_only_are_named(sandbox: dict[str, object], expected: list[str]) -> None:
+def test_fields_for_clusters_only_are_named(sandbox: dict[str, Any], expected: list[str]) -> None:
     parsed = load_instance(yaml.safe_dump(instance(**sandbox)))
     assert screen.unused_fields(parsed) == expected
