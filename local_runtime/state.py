@@ -13,6 +13,7 @@ The directories but `proxy-ca` may be passed through by other users, since as ro
 users; none of it may be listed by them, and a workspace is its owner's alone.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -131,7 +132,13 @@ class StateDirectory:
         return token
 
     def workspace_uids(self) -> set[int]:
-        return {path.lstat().st_uid for path in (*self.sessions.iterdir(), *self.pool.iterdir())}
+        """Who owns a workspace, also one that moves on meanwhile: from the pool to the sessions, never back."""
+        uids = set()
+        for directory in (self.pool, self.sessions):
+            for path in directory.iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    uids.add(path.lstat().st_uid)
+        return uids
 
     def new_workspace(self, identity: Identity) -> Path:
         """An empty workspace in the pool."""

@@ -1,6 +1,7 @@
 """The state directory."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,15 @@ def test_a_program_out_of_reach_is_copied_with_its_libraries(state_root: Path) -
     assert first_closed(copy.parent) is None
     assert os.access(copy, os.X_OK)
     assert (copy.parent / ".." / ".." / "package.libs" / "library.so").exists()
+
+
+def test_the_owners_of_workspaces_are_found_while_sessions_take_them(state: StateDirectory) -> None:
+    who = server_identity()
+    claimed = threading.Thread(
+        target=lambda: [state.claim_workspace(state.new_workspace(who), f"s{n}") for n in range(1000)]
+    )
+    state.claim_workspace(state.new_workspace(who), "first")
+    claimed.start()
+    while claimed.is_alive():
+        assert state.workspace_uids() == {who.uid}
+    claimed.join()
