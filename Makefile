@@ -9,6 +9,11 @@ BIN := $(VENV)/bin
 INSTANCE ?= config/samples/local.yaml
 LOCAL_ARGS ?=
 TEST_ARGS ?=
+# An image with Python 3.11 or newer, and how images are built and brought into the cluster.
+E2E_BASE ?= docker.io/library/python:3.13-slim
+E2E_IMAGE ?= localhost/cli-mcp-stand-in:dev
+E2E_IMAGE_BUILD ?= docker build
+E2E_IMAGE_LOAD ?= kind load docker-image
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet
 
 LOCKS := runtime dev bubblewrap client-mcp1 conformance
@@ -65,6 +70,18 @@ conformance: $(VENV)/.dev $(VENV)/.bubblewrap .venv-node/.ready ## The MCP confo
 bench: $(VENV)/.dev $(VENV)/.bubblewrap ## Latency, session start and memory, each beside a baseline
 	$(BIN)/python -m benchmarks.local
 
+.PHONY: e2e
+e2e: $(VENV)/.dev ## On a real cluster: KUBECONFIG, METACONTROLLER (binary), METACONTROLLER_CRDS (folder), E2E_* below
+	rm -rf build/e2e && mkdir -p build/e2e && cp tests/e2e/stand_in/* build/e2e
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/e2e .
+	$(E2E_IMAGE_BUILD) -f build/e2e/Containerfile -t $(E2E_IMAGE) --build-arg BASE=$(E2E_BASE) build/e2e
+	$(E2E_IMAGE_LOAD) $(E2E_IMAGE)
+	E2E_IMAGE=$(E2E_IMAGE) $(BIN)/pytest tests/e2e $(TEST_ARGS)
+
+.PHONY: bench-hooks
+bench-hooks: $(VENV)/.dev ## What a sync costs at 0, 100 and 1,000 pods
+	$(BIN)/python -m benchmarks.hooks
+
 .PHONY: lock
 lock: $(VENV)/.dev ## Resolve requirements/*.in again into the pinned requirements/*.txt
 	$(PIP) uv
@@ -79,7 +96,7 @@ clean: ## Remove what the other targets made
 .PHONY: help
 help: ## This list
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
-	  /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	  /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # --- environments -----------------------------------------------------------------------------------------
 # One stamp for each set of packages; a changed lock file installs it again.
