@@ -33,6 +33,9 @@ class ConnectionLimit:
         if not self._open_total:
             self.idle.set()
 
+    def is_connected(self, client: str) -> bool:
+        return client in self._open
+
     @property
     def open_connections(self) -> int:
         return self._open_total

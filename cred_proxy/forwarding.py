@@ -1,7 +1,6 @@
 """One request from a client to its origin and the response back, streamed in both directions."""
 
 import asyncio
-from contextlib import AsyncExitStack
 from typing import cast
 
 import aiohttp
@@ -69,20 +68,23 @@ class Forwarder:
             # Otherwise aiohttp takes it for a response that has begun.
             request.writer.output_size = 0
         upload = None
-        async with AsyncExitStack() as stack:
-            if request.body_exists:
-                upload = Upload(request.content, self._core.limits.client_stall_seconds, exchange)
-                # After the origin's connection has ended, so that half a body is not taken for a whole one.
-                stack.push_async_callback(upload.stop)
-            body = upload.chunks() if upload else None
+        if request.body_exists:
+            upload = Upload(request.content, self._core.limits.client_stall_seconds, exchange)
+        response: aiohttp.ClientResponse | None = None
+        try:
             try:
-                response = await stack.enter_async_context(
-                    self._upstream.response(exchange.client, route, verdict, body, routing.upstream)
-                )
+                body = upload.chunks() if upload else None
+                response = await self._upstream.send(exchange.client, route, verdict, body, routing.upstream)
             except FAILURES as error:
                 failure = upload.failure if upload else None
                 return _refuse(request, route, failure or explain(error, route), exchange)
             return await self._pass_back(request, route, verdict, response, exchange)
+        finally:
+            # First the origin's connection, so that a body that stops here is not taken for a whole one.
+            if response is not None:
+                response.close()
+            if upload is not None:
+                await upload.stop()
 
     async def _pass_back(
         self,

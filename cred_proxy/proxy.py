@@ -133,7 +133,11 @@ class CredentialProxy:
         """Serve a socket that listens. Without `client`, each peer's IP address is one of its own."""
         if self._upstream is None:
             asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES
-            self._upstream = Upstream(self.limits, self._resolver() if self._resolver else None)
+            self._upstream = Upstream(
+                self.limits,
+                self._core.connection_limit.is_connected,
+                self._resolver() if self._resolver else None,
+            )
             self._http_server = web.Server(
                 Forwarder(self._core, self._upstream).handle, handler_cancellation=True
             )

@@ -2,10 +2,7 @@
 
 import asyncio
 import ssl
-import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 
 import aiohttp
@@ -69,15 +66,6 @@ def _trust(certificate_authority: str | None, bundle: str | None) -> ssl.SSLCont
     return context
 
 
-@dataclass(slots=True)
-class _Pool:
-    """One client's connections to the origins."""
-
-    session: aiohttp.ClientSession
-    requests: int = 0
-    used_at: float = 0.0
-
-
 class Upstream:
     """Sends judged requests. To be made and closed inside the event loop.
 
@@ -86,26 +74,23 @@ class Upstream:
     """
 
     def __init__(
-        self,
-        limits: Limits,
-        resolver: AbstractResolver | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
+        self, limits: Limits, is_connected: Callable[[str], bool], resolver: AbstractResolver | None = None
     ) -> None:
+        """`is_connected` tells whether a client has a connection to the proxy."""
         self._limits = limits
+        self._is_connected = is_connected
         self._resolver = resolver
-        self._monotonic = monotonic
-        self._pools: dict[str, _Pool] = {}
+        self._sessions: dict[str, aiohttp.ClientSession] = {}
 
-    @asynccontextmanager
-    async def response(
+    async def send(
         self,
         client: str,
         route: Route,
         forward: Forward,
         body: AsyncIterator[bytes] | None,
         config: UpstreamConfig,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The response, its body still to be read. Entering raises one of FAILURES.
+    ) -> aiohttp.ClientResponse:
+        """The response, its body still to be read; the caller closes it. Raises one of FAILURES.
 
         A `body` is sent once: aiohttp does not repeat a request whose body is used up.
         """
@@ -120,34 +105,28 @@ class Upstream:
             query_string=forward.query,
             encoded=True,
         )
-        pool = await self._pool_of(client)
-        pool.requests += 1
-        try:
-            response = await pool.session.request(
-                forward.method,
-                url,
-                headers=_one_spelling_each(forward.fields),
-                data=body,
-                allow_redirects=False,
-                ssl=_trust(certificate_authority, config.ca_bundle),
-                server_hostname=server_name,
-                proxy=config.http_proxy,
-            )
-            try:
-                _end_body_with_connection(response)
-                yield response
-            finally:
-                response.close()
-        finally:
-            pool.requests -= 1
-            pool.used_at = self._monotonic()
+        session = self._sessions.get(client) or await self._begin(client)
+        response = await session.request(
+            forward.method,
+            url,
+            headers=_one_spelling_each(forward.fields),
+            data=body,
+            allow_redirects=False,
+            ssl=_trust(certificate_authority, config.ca_bundle),
+            server_hostname=server_name,
+            proxy=config.http_proxy,
+        )
+        _end_body_with_connection(response)
+        return response
 
-    async def _pool_of(self, client: str) -> _Pool:
-        pool = self._pools.get(client)
-        if pool is None:
-            pool = self._pools[client] = _Pool(self._session(), used_at=self._monotonic())
-            await self._forget_unused()
-        return pool
+    async def _begin(self, client: str) -> aiohttp.ClientSession:
+        """A new client's session. Those of clients that have gone end now, so that they do not pile up."""
+        gone = [name for name in self._sessions if not self._is_connected(name)]
+        ended = [self._sessions.pop(name) for name in gone]
+        session = self._sessions[client] = self._session()
+        for one in ended:
+            await one.close()
+        return session
 
     def _session(self) -> aiohttp.ClientSession:
         limits = self._limits
@@ -172,16 +151,9 @@ class Upstream:
             max_field_size=limits.upstream_line_bytes,
         )
 
-    async def _forget_unused(self) -> None:
-        """Clients come and go; a pool without a request for so long has no connection left."""
-        before = self._monotonic() - self._limits.upstream_keepalive_seconds
-        unused = [name for name, pool in self._pools.items() if not pool.requests and pool.used_at < before]
-        for name in unused:
-            await self._pools.pop(name).session.close()
-
     async def close(self) -> None:
-        for pool in self._pools.values():
-            await pool.session.close()
+        for session in self._sessions.values():
+            await session.close()
 
 
 def _one_spelling_each(fields: Fields) -> Fields:

@@ -10,11 +10,13 @@ def test_connections_are_counted_by_client_and_in_total() -> None:
     assert [limit.admit(client) for client in ("a", "a", "a", "b", "b")] == [True, True, False, True, False]
     assert not limit.idle.is_set()
     limit.release("a")
+    assert limit.is_connected("a")
     assert limit.admit("b")
     assert not limit.admit("a")
     for client in ("a", "b", "b"):
         limit.release(client)
     assert limit.open_connections == 0
+    assert not limit.is_connected("a")
     assert limit.idle.is_set()
 
 
