@@ -33,9 +33,9 @@ class SessionLimits(_Model):
 class SandboxConfig(_Model):
     """`template` and `pool_hash` are None while not even the template is known; then the gate is closed.
 
-    `template` is a Pod without a name. A pod made from it gets a name, `owner_reference`, and, when
-    `workspace_claim` (the spec of a PersistentVolumeClaim) is there, a claim of its own name as the volume
-    `workspace`.
+    `template` is a Pod without a name. A pod made from it gets a name and `owner_reference`; and when
+    `workspace_claim`, a PersistentVolumeClaim without a name, is there, a claim of the pod's name, which then
+    stands in place of the claim name in the volume `workspace`.
     """
 
     version: Literal[1] = 1
