@@ -132,7 +132,7 @@ class StateDirectory:
         return token
 
     def workspace_uids(self) -> set[int]:
-        """Who owns a workspace, also one that moves on meanwhile: from the pool to the sessions, never back."""
+        """Who owns a workspace, also one that moves meanwhile: from the pool to the sessions, never back."""
         uids = set()
         for directory in (self.pool, self.sessions):
             for path in directory.iterdir():

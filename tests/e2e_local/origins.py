@@ -10,6 +10,7 @@ import base64
 import json
 import mimetypes
 import os
+import shutil
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 import yaml
 from aiohttp import web
 
@@ -169,6 +171,15 @@ SCHEMAS: Mapping[str, Any] = {
 }
 
 
+def kubectl_of_host() -> Path:
+    """The one of the tests in a cluster, which is of a known version, or the one in PATH."""
+    cached = Path.home() / ".cache/cli-mcp-cluster/bin/kubectl"
+    found = str(cached) if cached.exists() else shutil.which("kubectl")
+    if found is None:
+        pytest.skip("kubectl is not installed here")
+    return Path(found)
+
+
 def files(content: Mapping[str, bytes]) -> Respond:
     """Answers with the file of the path, whatever the query."""
 
@@ -192,15 +203,22 @@ class World:
     upstream: UpstreamProxy
     files: Origin
     api: RecordingApi
+    api_url: str
     direct: Mapping[str, Origin]
-    """By their endpoints, origins that the proxy reaches without another proxy; only one of both kinds works
-    in a world."""
+    """By their endpoints, origins that the proxy reaches without another proxy."""
     authority: PrivateAuthority
     secrets: Path
 
     def workspace(self, session: str) -> Path:
         (path,) = (path for path in self.server.workspaces() if path.name.startswith(f"{session}-"))
         return path
+
+    def install(self, session: str, name: str, program: Path) -> None:
+        """Copy a program of this host into the workspace of a session, where its PATH finds it."""
+        self.server.call(session, "mkdir -p bin; export PATH=/workspace/bin:${PATH#/workspace/bin:}")
+        copy = self.workspace(session) / "bin" / name
+        if not copy.exists():
+            shutil.copy(program, copy)
 
     def audit(self) -> list[dict[str, Any]]:
         lines = (self.server.state / "audit.jsonl").read_text().splitlines()
@@ -211,7 +229,7 @@ class World:
         replace_file(self.secrets / "cli-mcp-test-kubeconfig" / "kubeconfig", content)
 
     def kubeconfig(self, token: str) -> str:
-        return kubeconfig(self.authority, token)
+        return kubeconfig(self.authority, token, self.api_url)
 
 
 def replace_file(path: Path, content: str) -> None:
@@ -223,7 +241,7 @@ def replace_file(path: Path, content: str) -> None:
     new.rename(path)
 
 
-def kubeconfig(authority: PrivateAuthority, token: str, server: str = f"https://{API}") -> str:
+def kubeconfig(authority: PrivateAuthority, token: str, server: str) -> str:
     """One context that the proxy can serve, and one that it cannot."""
     ca = base64.b64encode(authority.pem.encode()).decode()
     return yaml.safe_dump(
@@ -244,7 +262,7 @@ def kubeconfig(authority: PrivateAuthority, token: str, server: str = f"https://
 
 @contextmanager
 def world(*, unprivileged: bool = False, direct: bool = False, **sandbox: Any) -> Iterator[World]:
-    """With `direct` there is no upstream proxy, and the targets are servers on addresses of loopback."""
+    """With `direct` there is no upstream proxy, and all targets are servers on addresses of loopback."""
     owner = UNPRIVILEGED_UID if unprivileged and os.geteuid() == 0 else None
     thread = OriginThread()
     upstream, authority, api = UpstreamProxy(), PrivateAuthority(), RecordingApi()
@@ -255,7 +273,8 @@ def world(*, unprivileged: bool = False, direct: bool = False, **sandbox: Any) -
 
         async def start() -> None:
             await upstream.start()
-            await stack.enter_async_context(api.running(authority.server_context(API, root)))
+            api_host = "127.0.0.1" if direct else API
+            await stack.enter_async_context(api.running(authority.server_context(api_host, root)))
             await named.start(authority.server_context(FILES, root))
             for origin in addressed:
                 address = "127.0.0.1" if origin.host == "localhost" else origin.host
@@ -270,12 +289,15 @@ def world(*, unprivileged: bool = False, direct: bool = False, **sandbox: Any) -
             await upstream.stop()
 
         thread.run(start())
+        api_url = api.url if direct else f"https://{API}"
         secrets = root / "secrets"
         secrets.mkdir()
         secrets.chmod(0o755)
-        replace_file(secrets / "cli-mcp-test-kubeconfig" / "kubeconfig", kubeconfig(authority, TOKEN))
+        replace_file(
+            secrets / "cli-mcp-test-kubeconfig" / "kubeconfig", kubeconfig(authority, TOKEN, api_url)
+        )
         endpoints = {_endpoint(origin): origin for origin in addressed}
-        targets: list[dict[str, Any]] = [{"type": "allowlist", "domains": [FILES, *endpoints]}]
+        targets: list[dict[str, Any]] = [{"type": "allowlist", "domains": [*endpoints] or [FILES]}]
         proxy: dict[str, Any] = {
             "targets": [{"type": "kubernetes"}, *targets],
             "upstream": {
@@ -291,7 +313,7 @@ def world(*, unprivileged: bool = False, direct: bool = False, **sandbox: Any) -
                 proxy=proxy,
                 **{"resources": {"limits": LIMITS}, **sandbox},
             ) as server:
-                yield World(server, thread, upstream, named, api, endpoints, authority, secrets)
+                yield World(server, thread, upstream, named, api, api_url, endpoints, authority, secrets)
         finally:
             thread.run(stop())
             thread.close()

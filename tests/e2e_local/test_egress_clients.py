@@ -293,10 +293,10 @@ def served(clients: World, tmp_path_factory: pytest.TempPathFactory) -> None:
     )
 
 
-@pytest.fixture(scope="module")
-def workspace(clients: World) -> Path:
-    """The session's, with the Python libraries of this environment."""
-    clients.server.call(SESSION, "mkdir bin lib; export PATH=/workspace/bin:$PATH:/usr/local/go/bin")
+@pytest.fixture(scope="module", autouse=True)
+def libraries(clients: World) -> None:
+    """The Python libraries of this environment, in the workspace."""
+    clients.server.call(SESSION, "mkdir lib; export PATH=$PATH:/usr/local/go/bin")
     workspace = clients.workspace(SESSION)
     for name in LIBRARIES:
         spec = importlib.util.find_spec(name)
@@ -305,27 +305,23 @@ def workspace(clients: World) -> Path:
             shutil.copytree(Path(spec.origin).parent, workspace / "lib" / name)
         else:
             shutil.copy(spec.origin, workspace / "lib")
-    return workspace
 
 
-def provide(tool: str, workspace: Path) -> str:
+def provide(clients: World, tool: str) -> str:
     """The path of a tool in the sandbox; one that is not below /usr is copied into the workspace."""
     path = TOOLS.get(tool, lambda: which(tool))()
     if path is None:
         pytest.skip(f"{tool} is not installed here, or too old to take a proxy from its environment")
     if path.is_relative_to("/usr"):
         return str(path)
-    if not (workspace / "bin" / tool).exists():
-        shutil.copy(path, workspace / "bin" / tool)
+    clients.install(SESSION, tool, path)
     return f"/workspace/bin/{tool}"
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_client_works_and_brings_no_credential_to_the_origin(
-    clients: World, workspace: Path, name: str
-) -> None:
+def test_a_client_works_and_brings_no_credential_to_the_origin(clients: World, name: str) -> None:
     client = CLIENTS[name]
-    path = provide(client.tool, workspace)
+    path = provide(clients, client.tool)
     clients.files.requests.clear()
     command = client.command.format(url=f"https://{FILES}")
     directory = f"'/workspace/{name}'"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e_local.conftest import USERS
-from tests.e2e_local.origins import TOKEN, World, world
+from tests.e2e_local.origins import TOKEN, World, kubectl_of_host, world
 
 SESSION = "a"
 PYTHON = "/usr/bin/python3"
@@ -84,6 +84,14 @@ def test_listed_servers_on_the_loopback_of_this_host_are_reached(reach: World) -
         (request,) = origin.requests[before:]
         assert request.line == "GET /path HTTP/1.1"
         assert request.values("authorization") == []
+
+
+def test_kubectl_reaches_a_cluster_on_the_loopback_of_this_host(reach: World) -> None:
+    """Such as one of kind's, for which Go's HTTP client would not ask a proxy of the environment."""
+    reach.install("kind", "kubectl", kubectl_of_host())
+    answer = reach.server.call("kind", "kubectl get namespaces -o name")
+    assert "namespace/default" in answer.stdout, answer.text
+    assert reach.api.requests[-1].values("authorization") == [f"Bearer {TOKEN}"]
 
 
 def test_without_the_proxy_nothing_of_this_host_can_be_reached(
@@ -211,7 +219,8 @@ def test_nothing_that_can_be_read_holds_a_secret(reach: World) -> None:
     """The credential, the key of the authority, the token of the server: not in the environment, not in any
     file, not in what the kernel shows of processes."""
     key = (reach.server.state / "proxy-ca/ca.key").read_text().splitlines()[1]
-    reach.server.call(SESSION, "curl -sS https://api.test/api")  # the proxy has had it in its hands
+    reach.server.call(SESSION, f"curl -sS {reach.api_url}/api")  # the proxy has had it in its hands
+    assert reach.api.requests[-1].values("authorization") == [f"Bearer {TOKEN}"]
     secrets = [TOKEN, key, "PRIVATE KEY", reach.server.token, "swordfish"]
     patterns = reach.workspace(SESSION) / "patterns"  # to be found too, so that the search is seen to work
     patterns.write_text("\n".join(secrets))

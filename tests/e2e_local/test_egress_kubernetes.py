@@ -1,7 +1,6 @@
 """kubectl in a sandbox works on a cluster, and whatever it sends along, the API server sees the credential of
 the instance alone."""
 
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ import pytest
 from cli_mcp.kubeconfig import DUMMY_TOKEN
 from tests.cred_proxy.origin import Received
 from tests.e2e_local.conftest import USERS
-from tests.e2e_local.origins import API, TOKEN, World, eventually, kubeconfig, world
+from tests.e2e_local.origins import API, TOKEN, World, eventually, kubectl_of_host, world
 
 SESSION = "kube"
 STOLEN = "token-that-the-client-made-up"
@@ -21,12 +20,6 @@ URL = f"https://{API}"
 # The first event of a watch takes a few milliseconds here; this is for the busiest machine.
 FIRST_EVENT_SECONDS = 1.0
 IDENTITY_FIELDS = ("cookie", "x-api-key", "proxy-authorization", "x-remote-user", "x-forwarded-for")
-
-
-def kubectl_of_host() -> Path | None:
-    cached = Path.home() / ".cache/cli-mcp-cluster/bin/kubectl"
-    found = str(cached) if cached.exists() else shutil.which("kubectl")
-    return Path(found) if found else None
 
 
 @pytest.fixture(scope="module", params=USERS)
@@ -61,13 +54,7 @@ def claims(request: Received) -> list[tuple[str, str]]:
 @pytest.fixture
 def kubectl(kube: World) -> World:
     """With kubectl in the workspace, and a pod in the cluster."""
-    program = kubectl_of_host()
-    if program is None:
-        pytest.skip("kubectl is not installed here")
-    kube.server.call(SESSION, "mkdir -p bin; export PATH=/workspace/bin:$PATH")
-    workspace = kube.workspace(SESSION)
-    if not (workspace / "bin/kubectl").exists():
-        shutil.copy(program, workspace / "bin/kubectl")
+    kube.install(SESSION, "kubectl", kubectl_of_host())
     if kube.api.api.find("pods", "default", "web") is None:
         running = kube.api.api.create(pod("web")) | {"status": {"phase": "Running"}}
         kube.api.api.update(running, "status")
@@ -138,7 +125,7 @@ def test_what_would_get_around_the_proxy_is_refused_readably(
 
 
 def smuggled_kubeconfig(kube: World) -> str:
-    text = kubeconfig(kube.authority, STOLEN).replace("certificate-authority-data", "x-unused")
+    text = kube.kubeconfig(STOLEN).replace("certificate-authority-data", "x-unused")
     return text.replace("server:", "certificate-authority: /etc/cli-mcp/proxy-ca/ca.crt\n    server:")
 
 

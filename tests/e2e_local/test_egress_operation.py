@@ -90,7 +90,7 @@ def test_the_helper_in_the_namespaces_may_die(operated: World) -> None:
     os.kill(int(helper), signal.SIGKILL)
     for session in ("survivor-1", "survivor-2", "survivor-3"):  # more than the warm pool holds
         assert operated.server.call(session, f"{CURL} https://{FILES}/").stdout == "ok"
-    assert any("helper" in line and "started again" in line for line in operated.server.log)
+    eventually(lambda: logged(operated, "the helper that opens the way to the proxy is started again"))
 
 
 def test_a_refused_connect_is_recorded_with_its_target(operated: World) -> None:
@@ -104,6 +104,10 @@ def test_the_audit_log_is_its_owners_alone(operated: World) -> None:
     status = (operated.server.state / "audit.jsonl").stat()
     assert stat.S_IMODE(status.st_mode) == 0o600
     assert status.st_uid == Path(f"/proc/{operated.server.pid}").stat().st_uid
+
+
+def logged(operated: World, text: str) -> bool:
+    return any(text in line for line in operated.server.log)
 
 
 def health(server: Server) -> dict[str, Any]:
@@ -135,7 +139,7 @@ def test_a_new_kubeconfig_is_used_at_once_and_a_broken_one_never(operated: World
     eventually(lambda: health(operated.server)["detail"] != "ok")
     assert health(operated.server)["ready"] is True
     assert "kubeconfig is not valid YAML" in health(operated.server)["detail"]
-    assert any("routing stays as it was" in line for line in operated.server.log)
+    eventually(lambda: logged(operated, "routing stays as it was"))
     url = operated.server.url.replace("/mcp", "/metrics")
     metrics = requests.get(url, headers=operated.server.headers("any"), timeout=20).text
     assert 'cli_mcp_proxy_config_current{source="routing"} 0.0' in metrics
@@ -150,9 +154,9 @@ def test_a_new_kubeconfig_is_used_at_once_and_a_broken_one_never(operated: World
 
 
 def test_entries_that_the_proxy_does_not_serve_are_said_at_the_start(operated: World) -> None:
-    refused = [line for line in operated.server.log if "does not serve" in line]
-    assert any('user "admin"' in line and "client certificate" in line for line in refused)
-    assert any('context "admin"' in line for line in refused)
+    prefix = "the proxy does not serve this entry of the kubeconfig"
+    eventually(lambda: logged(operated, f'{prefix}: user "admin": `client-certificate-data`: '))
+    eventually(lambda: logged(operated, f'{prefix}: context "admin": its user "admin" is missing or refused'))
 
 
 def test_a_kubernetes_target_without_a_kubeconfig_does_not_start() -> None:
