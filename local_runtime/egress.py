@@ -153,7 +153,7 @@ class Egress:
         authority = _authority(state.proxy_ca, instance.metadata.name)
         certificate = state.write_system_file(CERTIFICATE_FILE, (authority / CERTIFICATE_FILE).read_text())
         self.read_only = {
-            # The directory, as in a pod: a kubeconfig that replaces another is seen in running sandboxes too.
+            # The directory, so that a kubeconfig that replaces another is seen in running sandboxes too.
             str(Path(KUBECONFIG_PATH).parent): self._config,
             CA_PATH: certificate,
             **{path: certificate for path in _SYSTEM_BUNDLES if Path(path).is_file()},

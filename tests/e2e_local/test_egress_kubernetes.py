@@ -201,7 +201,8 @@ def arrival(lines: Path, text: str) -> float:
     found: list[str] = []
 
     def came() -> bool:
-        found[:] = [line for line in lines.read_text().splitlines() if text in line]
+        content = lines.read_text() if lines.exists() else ""
+        found[:] = [line for line in content.splitlines() if text in line]
         return bool(found)
 
     eventually(came)

@@ -125,7 +125,7 @@ def pods(operated: World) -> list[str]:
 def test_a_new_kubeconfig_is_used_at_once_and_a_broken_one_never(operated: World) -> None:
     watch = f"{CURL} -N --max-time 120 'https://{API}/api/v1/namespaces?watch=true' > watched &"
     operated.server.call("watcher", watch)
-    eventually(lambda: "default" in (operated.workspace("watcher") / "watched").read_text())
+    eventually(lambda: "default" in reads(operated.workspace("watcher") / "watched"))
     assert pods(operated) == [f"Bearer {TOKEN}"]
 
     operated.rotate(operated.kubeconfig(ROTATED_TOKEN).replace("name: x", "name: renamed"))
@@ -133,7 +133,7 @@ def test_a_new_kubeconfig_is_used_at_once_and_a_broken_one_never(operated: World
     # The sandbox that runs sees the new contexts, and a request that runs goes on.
     assert "name: renamed" in operated.server.call("watcher", "cat $KUBECONFIG").stdout
     operated.api.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "born-later"}})
-    eventually(lambda: "born-later" in (operated.workspace("watcher") / "watched").read_text())
+    eventually(lambda: "born-later" in reads(operated.workspace("watcher") / "watched"))
 
     operated.rotate("users: [{name: u, user: {token: half-written-token")
     eventually(lambda: health(operated.server)["detail"] != "ok")
