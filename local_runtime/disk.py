@@ -1,6 +1,7 @@
 """Keeps one sandbox's workspace within its limit, and the host's disk from filling up.
 
-No quota of the kernel is at hand, so the workspace is measured while something runs in the sandbox. Once it
+No quota of the kernel is at hand, so the workspace is measured while something runs in the sandbox, deleted
+files that are still open included. Once it
 is over the limit its processes are stopped, and until there is room again commands run with a file size limit
 of 0: they can delete and not write. RLIMIT_FSIZE keeps a single file from outrunning the measurements.
 """
@@ -8,6 +9,7 @@ of 0: they can delete and not write. RLIMIT_FSIZE keeps a single file from outru
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,6 +27,8 @@ HOST_FREE_FILES = 20_000
 _GROWTH_WHILE_FULL_BYTES = MEBIBYTE
 _INTERVAL_SECONDS = 0.5
 _INTERVAL_WHILE_FULL_SECONDS = 0.2
+# How often to see whether something runs without a command.
+_IDLE_SECONDS = 2.0
 # Measuring takes at most a tenth of one CPU.
 _INTERVAL_PER_COST = 10.0
 CONCURRENT_MEASUREMENTS = 2
@@ -91,8 +95,16 @@ class Controlled(Protocol):
         as far as the host permits it."""
         ...
 
-    async def stop_processes(self, reason: str) -> None:
-        """End the running command, whose result gives `reason`, and everything else but the shell."""
+    async def stop_processes(self, reason: str, *, shell_too: bool) -> None:
+        """End the running command, whose result gives `reason`, and all else; the shell only if asked to."""
+        ...
+
+    def deleted_bytes(self, device: int) -> int:
+        """What files of the workspace without a name take. Called from a thread."""
+        ...
+
+    def cpu_ticks(self) -> int:
+        """A number that changes when anything has run in the sandbox. Called from a thread."""
         ...
 
 
@@ -123,7 +135,7 @@ class DiskGuard:
         self._busy = asyncio.Event()
         self._looking = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
-        self._measuring: asyncio.Future[trees.Size] | None = None
+        self._measuring: asyncio.Future[int] | None = None
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._watch())
@@ -164,16 +176,26 @@ class DiskGuard:
             # Also when it was full before: the shell may have been replaced by one that can write.
             self._sandbox.forbid_writing(True)
             if self.full.over_limit and (before is None or not before.over_limit):
-                await self._sandbox.stop_processes(self.full.reason)
+                await self._sandbox.stop_processes(self.full.reason, shell_too=False)
                 used = await self._measure(_UNLIMITED_BYTES)
             elif before is not None and used > self._allowed_bytes:
-                await self._sandbox.stop_processes(self.full.reason)
+                # Everything else was stopped before, so it may be the shell itself that goes on.
+                await self._sandbox.stop_processes(self.full.reason, shell_too=True)
             allowed = used + _GROWTH_WHILE_FULL_BYTES
             self._allowed_bytes = allowed if before is None else min(allowed, self._allowed_bytes)
 
     async def _watch(self) -> None:
+        ticks: int | None = None
         while True:
-            await self._busy.wait()
+            try:
+                async with asyncio.timeout(_IDLE_SECONDS):
+                    await self._busy.wait()
+                ticks = None
+            except TimeoutError:
+                # A shell without a command can do a lot, too: PROMPT_COMMAND, loadable builtins.
+                before, ticks = ticks, await asyncio.to_thread(self._sandbox.cpu_ticks)
+                if ticks == before:
+                    continue
             try:
                 await self.look()
             except OSError as error:
@@ -183,8 +205,12 @@ class DiskGuard:
 
     async def _measure(self, stop_at_bytes: int) -> int:
         async with self._measurements:
-            thread = asyncio.to_thread(trees.measure, self._fd, stop_at_bytes=stop_at_bytes)
-            self._measuring = asyncio.ensure_future(thread)
-            size = await asyncio.shield(self._measuring)
-        self._cost_seconds = size.seconds
-        return size.used_bytes
+            self._measuring = asyncio.ensure_future(asyncio.to_thread(self._used_bytes, stop_at_bytes))
+            return await asyncio.shield(self._measuring)
+
+    def _used_bytes(self, stop_at_bytes: int) -> int:
+        started = time.monotonic()
+        deleted_bytes = self._sandbox.deleted_bytes(os.fstat(self._fd).st_dev)
+        size = trees.measure(self._fd, stop_at_bytes=stop_at_bytes - deleted_bytes)
+        self._cost_seconds = time.monotonic() - started
+        return size.used_bytes + deleted_bytes

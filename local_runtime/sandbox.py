@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cli_mcp.execution import Outcome, ProgressCallback, SandboxUnavailable
-from local_runtime import bubblewrap, identity, rlimits
+from local_runtime import bubblewrap, deleted, identity, rlimits
 from local_runtime.bubblewrap import SystemFiles, View
 from local_runtime.cgroups import Cgroups, Limits, SessionGroups
 from local_runtime.disk import CONCURRENT_MEASUREMENTS, DiskGuard
@@ -107,10 +107,7 @@ class Sandbox:
         await asyncio.shield(self._closing)
 
     def forbid_writing(self, forbidden: bool) -> None:
-        root = self.launcher.root
-        if not processes.still_runs(root):
-            return
-        for pid in (root.pid, *processes.descendants(root)):
+        for pid in self._pids():
             try:
                 rlimits.limit_file_size(pid, 0 if forbidden else None)
             except ProcessLookupError:
@@ -118,15 +115,28 @@ class Sandbox:
             except PermissionError:
                 return  # the guard stops what writes nevertheless, once it has written
 
-    async def stop_processes(self, reason: str) -> None:
+    async def stop_processes(self, reason: str, *, shell_too: bool) -> None:
         await self.shell.kill_command(reason)
         deadline = time.monotonic() + _STOP_SECONDS
         while self.shell.running and time.monotonic() < deadline:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(_STOP_POLL_SECONDS)
         shell = self.shell.shell_process
         for process in processes.descendants(self.launcher.root).values():
-            if shell is None or process.identity != shell.identity:
+            if shell_too or shell is None or process.identity != shell.identity:
                 processes.send_signal(process, signal.SIGKILL)
+
+    def deleted_bytes(self, device: int) -> int:
+        return deleted.deleted_bytes(self._pids(), device)
+
+    def cpu_ticks(self) -> int:
+        root = processes.read_process(self.launcher.root.pid)
+        running = processes.descendants(self.launcher.root).values()
+        return sum(process.cpu_ticks for process in (*running, *([root] if root else [])))
+
+    def _pids(self) -> tuple[int, ...]:
+        """Of everything in the sandbox, its first process included."""
+        root = self.launcher.root
+        return (root.pid, *processes.descendants(root)) if processes.still_runs(root) else ()
 
     async def _close(self, reason: str) -> None:
         await self.shell.close(reason)

@@ -179,11 +179,13 @@ def _opened(name: str, directory: int) -> Iterator[int]:
 def _entries(fd: int) -> Iterator[os.DirEntry[str]]:
     """All entries of a directory from which they are removed meanwhile: listed again until it is empty."""
     while True:
+        found = False
         with os.scandir(fd) as listing:
-            batch = list(listing)
-        if not batch:
+            for entry in listing:  # one by one: there may be millions
+                found = True
+                yield entry
+        if not found:
             return
-        yield from batch
 
 
 def _open_as_owner(name: str, directory: int, *, bits: int = _READABLE) -> int:

@@ -7,7 +7,7 @@ signals go through a pidfd opened before the two were compared. See proc_pid_sta
 import os
 import signal
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 Identity = tuple[int, int]
@@ -15,7 +15,7 @@ Identity = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """`start_ticks` are clock ticks since boot."""
+    """`start_ticks` are clock ticks since boot, `cpu_ticks` those that it and reaped children ran."""
 
     pid: int
     start_ticks: int
@@ -23,6 +23,7 @@ class Process:
     state: str
     session: int = 0
     threads: int = 1
+    cpu_ticks: int = field(default=0, compare=False)
 
     @property
     def identity(self) -> Identity:
@@ -51,6 +52,7 @@ def read_process(pid: int) -> Process | None:
         state=fields[0].decode(),
         session=int(fields[3]),
         threads=int(fields[17]),
+        cpu_ticks=sum(map(int, fields[11:15])),
     )
 
 

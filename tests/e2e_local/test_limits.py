@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e_local.harness import Answer, Server
+from tests.e2e_local.test_isolation import PYTHON, needs_python
 
 MEBIBYTE = 1 << 20
 DISK_LIMIT_BYTES = 64 * MEBIBYTE
@@ -113,6 +114,43 @@ def test_a_background_job_cannot_fill_the_workspace_either(server: Server) -> No
     until(lambda: not server.call("background", "jobs -r").stdout, 30)
     assert used_bytes(server, "background") < DISK_LIMIT_BYTES * 4
     server.end("background", workspace=True)
+
+
+DELETED = """
+import os, time
+files = []
+for number in range(40):
+    files.append(open(str(number), "wb"))
+    os.unlink(str(number))
+    files[-1].write(b"x" * (8 << 20))
+    files[-1].flush()
+    time.sleep(0.1)
+time.sleep(30)
+"""
+
+
+@needs_python
+def test_deleted_files_that_are_still_open_count(server: Server) -> None:
+    answer = server.call("deleted", f"{PYTHON} - <<'E'\n{DELETED}\nE", timeout=60)
+    assert "over its limit of 64 MiB" in answer.text
+    assert server.call("deleted", "echo x > new && cat new").stdout == "x\n"
+    server.end("deleted", workspace=True)
+
+
+def test_space_cannot_be_reserved_in_an_instant(server: Server) -> None:
+    assert "not supported" in server.call("reserve", "fallocate -l 1M reserved").text
+    assert used_bytes(server, "reserve") == 0
+
+
+def test_a_shell_that_fills_the_workspace_without_a_command_is_stopped(server: Server) -> None:
+    fill = "for k in {1..400}; do head -c 4M /dev/zero > part$k; sleep 0.1; done"
+    server.call("idle", f"i=0; PROMPT_COMMAND='if ((i++ == 1)); then {fill}; fi'")
+    time.sleep(10)
+    sizes = [used_bytes(server, "idle")]
+    time.sleep(3)
+    sizes.append(used_bytes(server, "idle"))
+    assert sizes[0] == sizes[1] < DISK_LIMIT_BYTES * 4
+    server.end("idle", workspace=True)
 
 
 def test_millions_of_empty_files_count_as_well(server: Server) -> None:

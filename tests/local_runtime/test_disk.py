@@ -29,12 +29,22 @@ class Recorder:
     def __init__(self) -> None:
         self.forbidden = False
         self.stopped: list[str] = []
+        self.shell_stopped = False
+        self.deleted = 0
+        self.ticks = 0
 
     def forbid_writing(self, forbidden: bool) -> None:
         self.forbidden = forbidden
 
-    async def stop_processes(self, reason: str) -> None:
+    async def stop_processes(self, reason: str, *, shell_too: bool) -> None:
         self.stopped.append(reason)
+        self.shell_stopped = shell_too
+
+    def deleted_bytes(self, device: int) -> int:
+        return self.deleted
+
+    def cpu_ticks(self) -> int:
+        return self.ticks
 
 
 class Host:
@@ -115,6 +125,28 @@ async def test_while_full_only_growth_is_stopped(guard: DiskGuard, sandbox: Reco
     assert len(sandbox.stopped) == 1
 
 
+async def test_the_shell_is_spared_at_first_and_stopped_when_something_still_grows(
+    guard: DiskGuard, sandbox: Recorder, tmp_path: Path
+) -> None:
+    fill(tmp_path, "a", LIMIT_BYTES + MEBIBYTE)
+    await guard.look()
+    assert sandbox.stopped and not sandbox.shell_stopped
+    fill(tmp_path, "b", 2 * MEBIBYTE)
+    await guard.look()
+    assert sandbox.shell_stopped
+
+
+async def test_deleted_files_that_are_in_use_count(
+    guard: DiskGuard, sandbox: Recorder, tmp_path: Path
+) -> None:
+    fill(tmp_path, "a", LIMIT_BYTES - MEBIBYTE)
+    await guard.look()
+    assert guard.full is None
+    sandbox.deleted = 2 * MEBIBYTE
+    await guard.look()
+    assert guard.full is not None and sandbox.stopped
+
+
 async def test_room_that_was_freed_cannot_be_taken_again_while_full(
     guard: DiskGuard, sandbox: Recorder, tmp_path: Path
 ) -> None:
@@ -162,6 +194,24 @@ async def test_it_watches_from_a_command_on_until_nothing_runs(
     try:
         await guard.before_command()
         fill(tmp_path, "a", LIMIT_BYTES + MEBIBYTE)
+        async with asyncio.timeout(20):
+            while not sandbox.stopped:
+                await asyncio.sleep(0.05)
+    finally:
+        await guard.close()
+
+
+async def test_without_a_command_it_looks_when_something_ran_and_only_then(
+    guard: DiskGuard, sandbox: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("local_runtime.disk._IDLE_SECONDS", 0.02)
+    guard.start()
+    try:
+        await asyncio.sleep(0.3)  # the first look is for what happened before
+        fill(tmp_path, "a", LIMIT_BYTES + MEBIBYTE)
+        await asyncio.sleep(0.3)
+        assert sandbox.stopped == []
+        sandbox.ticks += 1
         async with asyncio.timeout(20):
             while not sandbox.stopped:
                 await asyncio.sleep(0.05)

@@ -43,6 +43,12 @@ def test_a_denied_call_is_refused(machine: str, name: str) -> None:
     assert refusal(answer) == "EPERM"
 
 
+@pytest.mark.parametrize(("machine", "number"), [("x86_64", 285), ("aarch64", 47)])
+def test_space_cannot_be_reserved_as_on_file_systems_without_it(machine: str, number: int) -> None:
+    answer = run(seccomp.filter_program(machine), arch=ARCHES[machine], number=number)
+    assert answer & 0xFFFF == errno.EOPNOTSUPP
+
+
 @pytest.mark.parametrize("machine", ARCHES)
 def test_an_ordinary_call_passes(machine: str) -> None:
     assert run(seccomp.filter_program(machine), arch=ARCHES[machine], number=READ[machine]) == ALLOW

@@ -1,0 +1,70 @@
+"""Files without a name, held by this process and by others."""
+
+import mmap
+import os
+import subprocess
+from pathlib import Path
+
+from local_runtime.deleted import deleted_bytes
+
+SIZE_BYTES = 1 << 20
+
+
+def held(path: Path) -> int:
+    return deleted_bytes([os.getpid()], path.stat().st_dev)
+
+
+def test_a_file_counts_once_it_is_deleted_and_until_it_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with path.open("wb") as file:
+        file.write(b"x" * SIZE_BYTES)
+        file.flush()
+        os.fsync(file.fileno())
+        assert held(tmp_path) == 0
+        path.unlink()
+        assert held(tmp_path) >= SIZE_BYTES
+    assert held(tmp_path) == 0
+
+
+def test_a_file_without_a_name_from_the_start_counts(tmp_path: Path) -> None:
+    fd = os.open(tmp_path, os.O_TMPFILE | os.O_WRONLY, 0o600)
+    os.write(fd, b"x" * SIZE_BYTES)
+    os.fsync(fd)
+    assert held(tmp_path) >= SIZE_BYTES
+    os.close(fd)
+
+
+def test_a_mapping_counts_although_the_file_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "odd name (deleted)\n"
+    path.write_bytes(b"x" * SIZE_BYTES)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), SIZE_BYTES) as mapped:
+        path.unlink()
+        both = held(tmp_path)
+        file.close()
+        assert len(mapped) == SIZE_BYTES == held(tmp_path)
+        assert SIZE_BYTES <= both < 2 * SIZE_BYTES
+    assert held(tmp_path) == 0
+
+
+def test_a_file_that_two_processes_hold_counts_once_and_the_dead_hold_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with path.open("wb") as file:
+        file.write(b"x" * SIZE_BYTES)
+        file.flush()
+        os.fsync(file.fileno())
+        path.unlink()
+        other = subprocess.Popen(["sleep", "60"], stdout=file)
+    try:
+        device = tmp_path.stat().st_dev
+        assert SIZE_BYTES <= deleted_bytes([other.pid, other.pid], device) < 2 * SIZE_BYTES
+    finally:
+        other.kill()
+        other.wait()
+    assert deleted_bytes([other.pid], device) == 0
+
+
+def test_other_file_systems_do_not_count(tmp_path: Path) -> None:
+    fd = os.memfd_create("memory")
+    os.write(fd, b"x" * SIZE_BYTES)
+    assert held(tmp_path) == 0
+    os.close(fd)
