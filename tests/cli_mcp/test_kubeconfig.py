@@ -218,3 +218,8 @@ def test_the_sandbox_gets_the_same_contexts_with_a_dummy_token_and_the_proxys_au
         "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
         "current-context": "x",
     }
+
+
+def test_the_sandboxs_kubectl_is_sent_to_the_proxy_where_that_is_given() -> None:
+    dummy = yaml.safe_load(dummy_kubeconfig(parse(document()), "/ca.crt", "http://127.0.0.1:3128"))
+    assert dummy["clusters"][0]["cluster"]["proxy-url"] == "http://127.0.0.1:3128"
