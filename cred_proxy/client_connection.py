@@ -9,9 +9,9 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 from aiohttp.http import HttpRequestParser
-from aiohttp.web_protocol import RequestHandler, RequestPayloadError
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError, _ErrInfo
 
 from cli_mcp.api.endpoint import Endpoint
 from cred_proxy.connect import ESTABLISHED, HEAD_END, MAX_HEAD_BYTES, judge_connect, requested_target
@@ -126,7 +126,7 @@ class ConnectProtocol(asyncio.Protocol):
 class ClientConnection(RequestHandler):
     """aiohttp's HTTP/1.1 server protocol inside a tunnel, with everything that it would say replaced."""
 
-    __slots__ = ("_core", "_early", "admission", "target")
+    __slots__ = ("_core", "_early", "_last_body", "_unread", "admission", "target")
 
     def __init__(self, core: Core, server: web.Server, admission: Admission, target: Endpoint) -> None:
         super().__init__(
@@ -141,6 +141,8 @@ class ClientConnection(RequestHandler):
         self.admission = admission
         self.target = target
         self._early = b""
+        self._last_body: StreamReader | None = None
+        self._unread: asyncio.TimerHandle | None = None
 
     def _read_ahead_one_request(self, limits: Limits) -> None:
         """aiohttp parses up to 32 pipelined requests ahead, with whose heads a client could fill memory."""
@@ -177,15 +179,44 @@ class ClientConnection(RequestHandler):
             self._early += data
             return
         super().data_received(data)
+        if self._messages:
+            head, body = self._messages[-1]
+            if not isinstance(head, _ErrInfo):
+                self._last_body = body
+            # aiohttp answers what is malformed after the request before it, even when it is in that one's
+            # body, which would wait for its end.
+            elif self._last_body is not None and not self._last_body.is_eof():
+                self._last_body.set_exception(RequestPayloadError("malformed"))
+
+    def _pause_transport_reading(self) -> None:
+        """The end of what a client sends is not seen behind what is not read, hence the limit."""
+        super()._pause_transport_reading()
+        if self._unread is None:
+            self._unread = self._loop.call_later(self._core.limits.client_stall_seconds, self._abort)
+
+    def _resume_transport_reading(self) -> None:
+        super()._resume_transport_reading()
+        self._forget_unread()
+
+    def _forget_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        self._forget_unread()
         self.admission.release()
         super().connection_lost(exc)
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         # Where it happened, but not the message: that may quote what a client or an origin sent.
         error = kw.get("exc_info")
-        if isinstance(error, BaseException):
+        # That a body is malformed is on record by now; aiohttp only wanted to see it end.
+        if isinstance(error, BaseException) and not isinstance(error, RequestPayloadError):
             frames = "".join(traceback.format_tb(error.__traceback__))
             _log.error("%s while handling a request\n%s", type(error).__name__, frames)
 

@@ -15,7 +15,7 @@ from cred_proxy.responses import OwnAnswer, PassedBack
 from cred_proxy.routes import KubernetesRoute, Route
 from cred_proxy.tunnel import splice
 from cred_proxy.upload import Upload
-from cred_proxy.upstream import FAILURES, Upstream, explain
+from cred_proxy.upstream import FAILURES, Upstream, explain, next_chunk
 
 _SWITCHING_PROTOCOLS = 101
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -105,7 +105,7 @@ class Forwarder:
         client, stall_seconds = exchange.client, self._core.limits.client_stall_seconds
         while True:
             try:
-                chunk = chunk or await content.readany()
+                chunk = chunk or await next_chunk(content)
             except FAILURES:
                 _cut_off(request)
                 exchange.reason = Reason.CUT_OFF

@@ -156,6 +156,15 @@ class Upstream:
             await session.close()
 
 
+async def next_chunk(content: aiohttp.StreamReader) -> bytes:
+    """What has come of a response's body, b"" at its end. Raises one of FAILURES."""
+    try:
+        return await content.readany()
+    except RuntimeError as error:
+        # What aiohttp says of a connection that has just ended, when nobody was waiting.
+        raise aiohttp.ClientPayloadError("the connection ended inside the body") from error
+
+
 def _one_spelling_each(fields: Fields) -> Fields:
     """aiohttp keeps repeated fields only when their names are spelled alike."""
     spelling: dict[str, str] = {}
@@ -165,15 +174,17 @@ def _one_spelling_each(fields: Fields) -> Fields:
 def _end_body_with_connection(response: aiohttp.ClientResponse) -> None:
     """aiohttp ends a connection whose chunks are malformed, but leaves whoever reads the body waiting."""
     protocol = response.connection.protocol if response.connection is not None else None
-    closed = protocol.closed if protocol is not None else None
-    if closed is None:
-        return
+    if protocol is None:
+        return  # the body has come whole
     content = response.content
 
-    def end(closed: asyncio.Future[None]) -> None:
-        if not closed.cancelled():
+    def end(closed: asyncio.Future[None] | None = None) -> None:
+        if closed is not None and not closed.cancelled():
             closed.exception()  # it is the reader who is told
         if not content.is_eof() and content.exception() is None:
             content.set_exception(aiohttp.ClientPayloadError("the connection ended inside the body"))
 
-    closed.add_done_callback(end)
+    if protocol.closed is None:
+        end()  # it has ended before we looked
+    else:
+        protocol.closed.add_done_callback(end)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cred_proxy.core import Limits
 from cred_proxy.proxy import ClientIdentity
 from tests.cred_proxy.harness import TOKEN, Harness, allow, eventually
 from tests.cred_proxy.origin import OK, Origin, PrivateAuthority, Received, answer
@@ -201,6 +202,41 @@ async def test_chunk_extensions_and_bad_chunks_do_not_reach_the_origin(
             await client.send((head + bad).encode())
             response = await client.response()
             assert response.status == 400, (bad, response)
+    assert len(origin.requests) == 1
+
+
+@pytest.mark.parametrize("rest", ["zz\r\n", "3\r\nabcd\r\n", "0\r\n\r\t", "3\nabc\r\n"])
+async def test_a_bad_chunk_in_a_later_segment_ends_the_request_too(
+    harness: Harness, origin: Origin, rest: str
+) -> None:
+    async with await harness.tunnel(origin.endpoint) as client:
+        await client.send(f"POST / HTTP/1.1\r\nHost: {origin.endpoint}\r\n{CHUNKED}\r\n3\r\nabc\r\n".encode())
+        await eventually(lambda: origin.open_connections > 0)
+        await client.send(rest.encode())
+        assert (await client.response()).status == 400
+        assert await client.is_closed()
+    await eventually(lambda: harness.proxy.open_connections == 0)
+    assert origin.requests == []
+    assert [record.reason for record in harness.audit] == ["bad-request"]
+
+
+async def test_a_client_that_leaves_behind_what_nobody_reads_holds_no_connection(
+    origin: Origin, origin_authority: PrivateAuthority, tmp_path: Path
+) -> None:
+    """The end of what it sends is not seen behind its second request, and the first may take for ever."""
+
+    async def respond(request: Received, writer: asyncio.StreamWriter) -> None:
+        await writer.wait_closed()
+
+    origin.respond = respond
+    limits = Limits(client_stall_seconds=0.5)
+    async with Harness(tmp_path, origin_authority, (allow(origin),), limits=limits) as harness:
+        client = await harness.tunnel(origin.endpoint)
+        await client.send(2 * f"GET / HTTP/1.1\r\nHost: {origin.endpoint}\r\n\r\n".encode())
+        await eventually(lambda: len(origin.requests) > 0)
+        client.writer.close()
+        await eventually(lambda: harness.proxy.open_connections == 0)
+        await eventually(lambda: origin.open_connections == 0)
     assert len(origin.requests) == 1
 
 

@@ -1,10 +1,6 @@
 """The proxy as an object: identity, limits, rotation, draining, and what it leaves behind."""
 
 import asyncio
-import gc
-import logging
-import os
-import random
 import socket
 import ssl
 from pathlib import Path
@@ -366,57 +362,6 @@ def test_a_proxy_without_anything_to_run_on_does_not_start() -> None:
 
     with pytest.raises(InvalidSource):
         CredentialProxy(load_routing=missing, load_authorities=missing, audit=print)  # type: ignore[arg-type]
-
-
-async def test_connections_of_every_kind_leave_nothing_behind(
-    harness: Harness, origin: Origin, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Hundreds of connections, most of them aborted somewhere: no descriptor, task or count stays."""
-    caplog.set_level(logging.DEBUG)
-    chance = random.Random(7)
-    trust = harness.trust()
-
-    async def client() -> None:
-        end = chance.choice(
-            ["at once", "in the head", "in the handshake", "in the request", "reading", "properly"]
-        )
-        async with await harness.connect() as client:
-            if end == "at once":
-                return
-            head = f"CONNECT {origin.endpoint} HTTP/1.1\r\n\r\n".encode()
-            if end == "in the head":
-                await client.send(head[: chance.randrange(1, len(head))])
-                return
-            await client.request(head, head_only=True)
-            if end == "in the handshake":
-                await client.send(b"\x16\x03\x01\x02\x00" + chance.randbytes(chance.randrange(200)))
-                return
-            await client.writer.start_tls(trust, server_hostname=origin.host)
-            request = get(origin)
-            if end == "in the request":
-                await client.send(request[: chance.randrange(1, len(request))])
-                return
-            await client.send(request)
-            if end == "properly":
-                assert (await client.response()).status == 200
-
-    async def several(count: int) -> None:
-        for _ in range(count):
-            await client()
-
-    await several(30)
-    await eventually(lambda: harness.proxy.open_connections == 0)
-    gc.collect()
-    descriptors = len(os.listdir("/proc/self/fd"))
-    tasks = len(asyncio.all_tasks())
-    await asyncio.gather(*(several(30) for _ in range(16)))
-    await eventually(lambda: harness.proxy.open_connections == 0)
-    await eventually(lambda: len(asyncio.all_tasks()) <= tasks + 16)
-    gc.collect()
-    # Connections to the origin wait for the next request, at most as many as were needed at the same time.
-    await eventually(lambda: len(os.listdir("/proc/self/fd")) <= descriptors + 2 * 16)
-    assert "never retrieved" not in caplog.text
-    assert "Traceback" not in caplog.text
 
 
 async def test_a_quiet_client_is_served_while_another_floods(harness: Harness, origin: Origin) -> None:
