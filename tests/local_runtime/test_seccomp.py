@@ -43,6 +43,24 @@ def test_a_denied_call_is_refused(machine: str, name: str) -> None:
     assert refusal(answer) == "EPERM"
 
 
+@pytest.mark.parametrize(
+    ("number", "call"),
+    [
+        (101 << 8, "allowed"),  # no call at all, for comparison
+        (155, "pivot_root"), (161, "chroot"), (165, "mount"), (166, "umount2"), (175, "init_module"),
+        (246, "kexec_load"), (248, "add_key"), (249, "request_key"), (250, "keyctl"), (272, "unshare"),
+        (298, "perf_event_open"), (300, "fanotify_init"), (304, "open_by_handle_at"), (308, "setns"),
+        (313, "finit_module"), (320, "kexec_file_load"), (321, "bpf"), (323, "userfaultfd"),
+        (425, "io_uring_setup"), (428, "open_tree"), (429, "move_mount"), (430, "fsopen"),
+        (442, "mount_setattr"),
+    ],
+)  # fmt: skip
+def test_what_no_shell_needs_is_denied_by_the_kernels_number(number: int, call: str) -> None:
+    """As in arch/x86/entry/syscalls/syscall_64.tbl of Linux, so that a line lost from the table shows."""
+    answer = run(seccomp.filter_program("x86_64"), arch=ARCHES["x86_64"], number=number)
+    assert refusal(answer) == ("allowed" if call == "allowed" else "EPERM")
+
+
 @pytest.mark.parametrize(("machine", "number"), [("x86_64", 285), ("aarch64", 47)])
 def test_space_cannot_be_reserved_as_on_file_systems_without_it(machine: str, number: int) -> None:
     answer = run(seccomp.filter_program(machine), arch=ARCHES[machine], number=number)

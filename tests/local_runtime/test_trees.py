@@ -183,3 +183,17 @@ def closed_directories(directory: Path, python: list[str]) -> None:
         assert not list(root.iterdir())
     """
     subprocess.run([*python, "-c", textwrap.dedent(script), str(directory)], check=True, timeout=60)
+
+
+def test_a_link_in_place_of_the_tree_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "precious").touch()
+    (tmp_path / "holder").mkdir()
+    (tmp_path / "holder" / "tree").symlink_to(tmp_path / "victim")
+    holder = os.open(tmp_path / "holder", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with pytest.raises(OSError, match="Not a directory"):
+            trees.remove(holder, "tree")
+    finally:
+        os.close(holder)
+    assert (tmp_path / "victim" / "precious").exists()

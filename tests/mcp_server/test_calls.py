@@ -73,6 +73,15 @@ async def test_a_cancellation_finds_only_the_call_of_its_owner_session_and_reque
     assert call.result() is RAN
 
 
+async def test_a_cancellation_that_fits_two_calls_ends_neither() -> None:
+    """Two clients may count their requests alike; either call may be meant."""
+    calls = RunningCalls()
+    both = [calls.start(KEY, run(0.05)), calls.start(KEY, run(0.05))]
+    calls.cancel(KEY)
+    await calls.finished()
+    assert [call.result() for call in both] == [RAN, RAN]
+
+
 async def test_after_close_nothing_starts_and_what_runs_may_finish() -> None:
     calls = RunningCalls()
     call = calls.start(KEY, run(0.05))

@@ -173,3 +173,11 @@ def test_no_descriptor_is_left_open(root: Path) -> None:
             except OSError:
                 continue
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_mount_below_is_not_entered(root: Path) -> None:
+    """`root` for its two ways to open; /proc is mounted everywhere."""
+    with ConfinedDirectory(Path("/")) as directory:
+        with pytest.raises(OSError) as error:
+            directory.open("proc/version", os.O_RDONLY)
+        assert error.value.errno == errno.EXDEV

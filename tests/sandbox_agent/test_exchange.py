@@ -60,3 +60,14 @@ def test_a_name_that_is_taken_is_refused_and_no_descriptor_leaks(
     with pytest.raises(FileExistsError):
         exchange.prepare("a", b"text")
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_replaced_a_fifo_before_it_was_opened_is_not_read(
+    exchange: Exchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a pod the sandbox may do so at any moment; a regular file would count as readable for ever."""
+    monkeypatch.setattr(os, "mkfifo", lambda path, mode: Path(path).touch())
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(FileExistsError):
+        exchange.prepare("a", b"text")
+    assert len(os.listdir("/proc/self/fd")) == before
