@@ -156,7 +156,11 @@ def which(name: str) -> Path | None:
     return Path(found) if found else None
 
 
-TOOLS: dict[str, Callable[[], Path | None]] = {"node": node, "cargo": cargo}
+def system_python() -> Path | None:
+    return Path(PYTHON) if Path(PYTHON).exists() else None
+
+
+TOOLS: dict[str, Callable[[], Path | None]] = {"node": node, "cargo": cargo, "python3": system_python}
 OF_ONE_FILE = ("curl", "wget", "uv", "node", "cargo")
 LIBRARIES = (
     *("requests", "urllib3", "idna", "charset_normalizer", "certifi"),
