@@ -120,7 +120,9 @@ def test_a_server_started_by_nohup_stays_and_its_sandboxes_ignore_no_signal() ->
     with ExitStack() as stack:
         stack.push(running_server)
         server.process.send_signal(signal.SIGHUP)
-        assert server.call("a", "grep SigIgn /proc/self/status").stdout.split()[1] == "0" * 16
+        ignored_mask = server.call("a", "grep SigIgn /proc/self/status").stdout.split()[1]
+        # Those from 32 on are the C library's own; make(1) leaves them ignored.
+        assert int(ignored_mask, 16) & 0x7FFFFFFF == 0
         assert server.process.poll() is None
 
 
