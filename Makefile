@@ -39,7 +39,7 @@ build: $(VENV)/.runtime ## A wheel in dist/
 ##@ Develop
 
 .PHONY: test
-test: $(VENV)/.dev $(VENV)/.bubblewrap .venv-mcp1/.ready lint ## Lint, types and all tests (TEST_ARGS=pytest arguments)
+test: $(VENV)/.dev $(VENV)/.bubblewrap .venv-mcp1/.ready .venv-node/.ready lint ## Lint, types and all tests (TEST_ARGS=pytest arguments)
 	$(BIN)/pytest $(TEST_ARGS)
 
 .PHONY: lint
@@ -84,7 +84,6 @@ bench-hooks: $(VENV)/.dev ## What a sync costs at 0, 100 and 1,000 pods
 
 .PHONY: lock
 lock: $(VENV)/.dev ## Resolve requirements/*.in again into the pinned requirements/*.txt
-	$(PIP) uv
 	cd requirements && for name in $(LOCKS); do \
 	  ../$(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --upgrade \
 	    --no-emit-index-url --custom-compile-command "make lock" $$name.in -o $$name.txt; done
