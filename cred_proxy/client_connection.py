@@ -166,6 +166,14 @@ class ClientConnection(RequestHandler):
             early, self._early = self._early, b""
             self.data_received(early)
 
+    async def start(self) -> None:
+        try:
+            await super().start()
+        finally:
+            # What still comes is thrown away: unread, it would keep the connection from closing.
+            self.close()
+            self._resume_transport_reading()
+
     def drain(self) -> None:
         """End the connection: now when it is idle, otherwise after the request that it serves."""
         idle = self._waiter is not None

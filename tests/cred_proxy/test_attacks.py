@@ -240,6 +240,27 @@ async def test_a_client_that_leaves_behind_what_nobody_reads_holds_no_connection
     assert len(origin.requests) == 1
 
 
+@pytest.mark.parametrize("second", ["GET", "no request at all\r\n\r\n", "POST"])
+async def test_a_client_that_leaves_before_its_last_answer_holds_no_connection_after_it(
+    harness: Harness, origin: Origin, second: str
+) -> None:
+    left = asyncio.Event()
+
+    async def respond(request: Received, writer: asyncio.StreamWriter) -> None:
+        await left.wait()
+        await asyncio.sleep(0.1)
+        writer.write(OK)
+
+    origin.respond = respond
+    rest = f" / HTTP/1.1\r\nHost: {origin.endpoint}\r\nContent-Length: 0\r\n\r\n"
+    client = await harness.tunnel(origin.endpoint)
+    await client.send(f"GET{rest}{second}{rest}".encode())
+    await eventually(lambda: len(origin.requests) > 0)
+    client.abort()
+    left.set()
+    await eventually(lambda: harness.proxy.open_connections == 0)
+
+
 async def test_a_client_that_stops_in_its_body_leaves_no_complete_request(
     harness: Harness, origin: Origin
 ) -> None:
