@@ -22,11 +22,11 @@ LOCKS := runtime dev bubblewrap client-mcp1 conformance
 
 .PHONY: run
 run: $(VENV)/.runtime $(VENV)/.bubblewrap ## Local mode: sandboxed shells over MCP on this machine (INSTANCE=file, LOCAL_ARGS=flags)
-	exec $(BIN)/cli-mcp local $(INSTANCE) $(LOCAL_ARGS)
+	@exec $(BIN)/cli-mcp local $(INSTANCE) $(LOCAL_ARGS)
 
 .PHONY: run-hooks
 run-hooks: $(VENV)/.runtime ## The reconcile webhooks on this machine
-	exec $(BIN)/cli-mcp hooks
+	@exec $(BIN)/cli-mcp hooks
 
 .PHONY: run-server
 run-server: ## The MCP server of a cluster (not in this version; `make run` serves this machine)

@@ -6,6 +6,7 @@ import ipaddress
 import logging
 import os
 import resource
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -214,7 +215,7 @@ async def _serve_sessions(
 
     def announce(port: int) -> None:
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-        access = screen.Access(f"http://{host}:{port}/mcp", token, token_file)
+        access = screen.Access(f"http://{host}:{port}/mcp", token, token_file, _typed_program())
         print(
             screen.first_screen(
                 access, reach=reach, audit_file=state.audit_file, unused=screen.unused_fields(instance)
@@ -291,6 +292,12 @@ _WITHOUT = {
     "pids": "processes are limited by RLIMIT_NPROC alone",
     "cpu": "a busy session can slow down the others and the server",
 }
+
+
+def _typed_program() -> str:
+    """`cli-mcp` where the PATH leads here; otherwise as it was called, such as .venv/bin/cli-mcp."""
+    found, called = shutil.which("cli-mcp"), sys.argv[0]
+    return "cli-mcp" if found and Path(found).resolve() == Path(called).resolve() else called
 
 
 def _token(arguments: Arguments, state: StateDirectory) -> tuple[str | None, Path | None]:

@@ -20,6 +20,8 @@ class Access:
     url: str
     token: str | None = None
     token_file: Path | None = None
+    program: str = "cli-mcp"
+    """What a person types to run this program again."""
 
     def headers(self, session: str) -> dict[str, str]:
         authorization = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
@@ -96,7 +98,8 @@ def curl(access: Access) -> str:
 
 def call(access: Access) -> str:
     token = [] if access.token_file is None else ["--token-file", shlex.quote(str(access.token_file))]
-    return " ".join(["cli-mcp call", access.url, *token, "--session demo", shlex.quote("echo hello")])
+    command = [shlex.quote(access.program), "call", access.url, *token, "--session demo"]
+    return " ".join([*command, shlex.quote("echo hello")])
 
 
 def unused_fields(instance: CliMcpInstance) -> list[str]:

@@ -72,3 +72,8 @@ def test_what_can_be_reached_is_listed_and_nothing_is_said_to_be_nothing() -> No
 def test_fields_for_clusters_only_are_named(sandbox: dict[str, Any], expected: list[str]) -> None:
     parsed = load_instance(yaml.safe_dump(instance(**sandbox)))
     assert screen.unused_fields(parsed) == expected
+
+
+def test_the_call_line_runs_the_program_as_it_was_called() -> None:
+    access = Access(URL, program=".venv/bin/cli-mcp")
+    assert screen.call(access) == f".venv/bin/cli-mcp call {URL} --session demo 'echo hello'"
