@@ -16,7 +16,7 @@ E2E_IMAGE_BUILD ?= docker build
 E2E_IMAGE_LOAD ?= kind load docker-image
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet
 
-LOCKS := runtime dev bubblewrap client-mcp1 conformance
+LOCKS := runtime dev bubblewrap client-mcp1 conformance mitmproxy
 
 ##@ Use
 
@@ -78,6 +78,19 @@ e2e: $(VENV)/.dev ## On a real cluster: KUBECONFIG, METACONTROLLER (binary), MET
 	$(E2E_IMAGE_LOAD) $(E2E_IMAGE)
 	E2E_IMAGE=$(E2E_IMAGE) $(BIN)/pytest tests/e2e $(TEST_ARGS)
 
+.PHONY: bench-proxy
+bench-proxy: $(VENV)/.dev .venv-mitmproxy/.ready ## The credential proxy beside no proxy and beside mitmproxy
+	$(BIN)/python -m benchmarks.proxy
+
+.PHONY: fuzz
+fuzz: $(VENV)/.dev ## The credential proxy against random bytes, a minute for each of its inputs
+	CLI_MCP_FUZZ_SECONDS=60 $(BIN)/pytest tests/cred_proxy/test_fuzz.py
+
+.PHONY: soak
+soak: $(VENV)/.dev ## The credential proxy: 20,000 connections, a silent watch, ten minutes of load
+	CLI_MCP_SOAK=1 $(BIN)/pytest tests/cred_proxy/test_soak.py
+	$(BIN)/python -m benchmarks.soak_proxy
+
 .PHONY: bench-hooks
 bench-hooks: $(VENV)/.dev ## What a sync costs at 0, 100 and 1,000 pods
 	$(BIN)/python -m benchmarks.hooks
@@ -90,7 +103,7 @@ lock: $(VENV)/.dev ## Resolve requirements/*.in again into the pinned requiremen
 
 .PHONY: clean
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) .venv-mcp1 .venv-node build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-mcp1 .venv-node .venv-mitmproxy build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 .PHONY: help
 help: ## This list
@@ -132,4 +145,10 @@ $(VENV)/.bubblewrap: requirements/bubblewrap.txt | $(BIN)/python
 .venv-node/.ready: requirements/conformance.txt
 	@$(PYTHON) -m venv .venv-node
 	@.venv-node/bin/pip --disable-pip-version-check install --quiet --require-hashes -r requirements/conformance.txt
+	@touch $@
+
+.venv-mitmproxy/.ready: requirements/mitmproxy.txt
+	@echo "Installing mitmproxy into .venv-mitmproxy ..."
+	@$(PYTHON) -m venv .venv-mitmproxy
+	@.venv-mitmproxy/bin/pip --disable-pip-version-check install --quiet --require-hashes -r requirements/mitmproxy.txt
 	@touch $@
