@@ -18,6 +18,8 @@ Rungs = Sequence[tuple[signal.Signals, float]]
 PATIENT: Rungs = ((signal.SIGINT, 0.6), (signal.SIGTERM, 0.6), (signal.SIGKILL, 1.0))
 AT_ONCE: Rungs = ((signal.SIGINT, 0.1), (signal.SIGKILL, 1.0))
 _LOOK_SECONDS = 0.03
+_LAST_LOOKS = 8
+_LAST_LOOK_SECONDS = 0.001
 _NUDGE_SECONDS = 0.2
 _SETTLE_SECONDS = (0.2, 0.5, 2.0)
 _DEATH_SECONDS = 2.0
@@ -43,7 +45,7 @@ class Ladder:
                 break
         else:
             self._answer = self._answer or await end_shell(self._sandbox, self._mailbox, self._bash)
-            if await self._victims():
+            if not await self._all_gone():
                 await self._sandbox.destroy()
         if not self._sandbox.running:
             return SandboxDeath()
@@ -85,7 +87,7 @@ class Ladder:
                 self._answer = await self._mailbox.answer(look_until)
             elif victims:
                 await asyncio.sleep(_LOOK_SECONDS)
-            if self._answer is not None and not await self._victims():
+            if self._answer is not None and await self._all_gone():
                 return True
         return False
 
@@ -99,6 +101,14 @@ class Ladder:
             self._sandbox.ask_again()
         else:
             self._interrupt()
+
+    async def _all_gone(self) -> bool:
+        """Whether nothing is left of the command. What forks and ends all the time slips through a look."""
+        for _ in range(_LAST_LOOKS):
+            if await self._victims():
+                return False
+            await asyncio.sleep(_LAST_LOOK_SECONDS)
+        return True
 
     async def _victims(self) -> list[Process]:
         ancestors = {self._sandbox.root.pid, self._bash.pid}

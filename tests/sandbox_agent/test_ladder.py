@@ -8,6 +8,10 @@ import pytest
 from tests.sandbox_agent.conftest import TestSession, alive, processes_with, wait_until
 
 IGNORE = "import signal,time\nfor s in (2,15,1,3): signal.signal(s, signal.SIG_IGN)\ntime.sleep(60)"
+FLEE = (
+    "import os,signal,time\nfor s in (2,15): signal.signal(s, signal.SIG_IGN)\nend = time.time() + 20\n"
+    "while time.time() < end:\n  if os.fork(): os._exit(0)\n  os.setsid(); time.sleep(0.0005)"
+)
 # Each command shows in its processes' command lines; {mark} is a number that no other test uses.
 STUBBORN = {
     "sleep": "sleep {mark}; echo after",
@@ -26,6 +30,7 @@ STUBBORN = {
     "other-shell": "bash -c 'sleep {mark} & sleep {mark} & wait'; echo after",
     "other-shell-with-job-control": "bash -mc 'sleep {mark} & sleep {mark} & wait'; echo after",
     "ignores-signals": f'python3 -c "{IGNORE}" {{mark}}; echo after',
+    "forks-and-ends-all-the-time": f'python3 -c "{FLEE}" {{mark}}; sleep {{mark}}; echo after',
     "ignores-int": "(trap '' INT; sleep {mark}; sleep {mark}); echo after",
     "stopped": "sleep {mark} & kill -STOP $!; sleep {mark}; echo after",
     "no-job-control": "set +m; sleep {mark}; echo after",

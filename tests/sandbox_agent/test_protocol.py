@@ -1,5 +1,7 @@
+import os
 import subprocess
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -130,6 +132,16 @@ def test_the_end_of_a_shell_counts_with_its_nonce_only(
     reader = ExitReader()
     reader.expect("cafe")
     assert [answer for chunk in chunks if (answer := reader.feed(chunk))] == expected
+
+
+def test_the_supervisor_runs_nothing_that_the_environment_names(tmp_path: Path) -> None:
+    """An image may set these; they would run outside of every command."""
+    ran = tmp_path / "ran"
+    (tmp_path / "script").write_text(f"touch {ran}")
+    named = {"BASH_ENV": str(tmp_path / "script"), "BASH_FUNC_read%%": f"() {{ touch {ran}; return 1; }}"}
+    environment = {"PATH": os.environ["PATH"], **named}
+    subprocess.run(protocol.supervisor_argv(1, 2), input=b"anything\n", env=environment, timeout=20)
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize("status", [0, 1, 255])
