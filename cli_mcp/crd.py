@@ -5,20 +5,12 @@ from typing import Any
 
 import yaml
 
-from cli_mcp.api.instance import (
-    GROUP,
-    KIND,
-    NAME_MESSAGE,
-    NAME_PATTERN,
-    VERSION,
-    CliMcpInstance,
-    InstanceSpec,
-)
+from cli_mcp.api.instance import NAME_MESSAGE, NAME_PATTERN, CliMcpInstance, InstanceSpec
 from cli_mcp.api.model import VALIDATIONS, ApiModel
 from cli_mcp.api.status import InstanceStatus
+from cli_mcp.names import GROUP, KIND, PLURAL, VERSION
 
 SINGULAR = "climcpinstance"
-PLURAL = "climcpinstances"
 
 _COLUMNS = [
     ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', 0),

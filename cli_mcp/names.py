@@ -6,7 +6,8 @@ Nothing but the standard library: the sandbox agent imports it too.
 from dataclasses import dataclass
 
 GROUP = "cli-mcp.redhat.com"
-API_VERSION = f"{GROUP}/v1alpha1"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "CliMcpInstance"
 PLURAL = "climcpinstances"
 MCP_SUBRESOURCE = "mcp"

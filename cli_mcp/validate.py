@@ -12,8 +12,8 @@ from typing import TextIO
 
 from cli_mcp.api.advice import advice
 from cli_mcp.api.document import Document, UnreadableYaml, load_documents, parse_instance
-from cli_mcp.api.instance import API_VERSION, KIND
 from cli_mcp.api.problems import InvalidInstance, Problem
+from cli_mcp.names import API_VERSION, KIND
 
 _EXIT_VALID = 0
 _EXIT_INVALID = 1

@@ -9,8 +9,9 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from cli_mcp.api.instance import API_VERSION, KIND, CliMcpInstance
+from cli_mcp.api.instance import CliMcpInstance
 from cli_mcp.api.problems import InvalidInstance, Path, Problem, problems_of
+from cli_mcp.names import API_VERSION, KIND
 
 # etcd takes no object that is larger.
 MAX_TEXT_BYTES = 1_500_000

@@ -36,10 +36,6 @@ from cli_mcp.api.scalars import (
     UsernamePattern,
 )
 
-GROUP = "cli-mcp.redhat.com"
-VERSION = "v1alpha1"
-API_VERSION = f"{GROUP}/{VERSION}"
-KIND = "CliMcpInstance"
 # cli-mcp-<name>-kubeconfig must be a DNS label, hence the name has at most 44 characters.
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,42}[a-z0-9])?$"
 NAME_MESSAGE = (

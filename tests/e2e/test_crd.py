@@ -16,8 +16,7 @@ import requests
 import yaml
 
 from cli_mcp.api.document import parse_instance
-from cli_mcp.api.instance import API_VERSION, KIND
-from cli_mcp.crd import PLURAL
+from cli_mcp.names import API_VERSION, KIND, PLURAL
 
 pytestmark = pytest.mark.skipif("KUBECONFIG" not in os.environ, reason="KUBECONFIG names no cluster")
 

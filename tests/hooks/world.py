@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from cli_mcp import names
+from cli_mcp.crd import custom_resource_definition
 from cli_mcp.session_keys import SessionKey
 from hooks.customize import customize
 from hooks.finalize import finalize
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 NAMESPACE = "default"
 SETTINGS = Settings(image="registry.example.com/cli-mcp:1", sandbox_image="registry.example.com/sandbox:1")
+CRD = custom_resource_definition()
 CONTROLLER = ControllerSettings.from_manifest(
     yaml.safe_load((ROOT / "metacontroller/controller/composite-controller.yaml").read_text())
 )
@@ -82,8 +84,7 @@ class World:
     hooks_are_down: bool = False
 
     def __post_init__(self) -> None:
-        crd = yaml.safe_load((ROOT / "config/crd/climcpinstances.yaml").read_text())
-        self.api.create(crd)
+        self.api.create(CRD)
         self.controller = self.restart()
 
     def restart(self) -> CompositeController:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cli_mcp.api.instance import API_VERSION, KIND
 from cli_mcp.crd import custom_resource_definition
+from cli_mcp.names import API_VERSION, KIND
 from tests.kube.api import Api
 from tests.kube.errors import ApiError
 from tests.kube.instances import cel_twin

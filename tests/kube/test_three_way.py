@@ -127,6 +127,7 @@ def test_an_unreadable_annotation_is_an_error() -> None:
     ("value", "text"),
     [
         ({"b": 1, "a": [1.0, 1.5, None, True]}, '{"a":[1,1.5,null,true],"b":1}'),
+        ({"a": {"b": 2.0}, "c": -3.0, "d": 1e16}, '{"a":{"b":2},"c":-3,"d":10000000000000000}'),
         ("<a & b>", '"\\u003ca \\u0026 b\\u003e"'),
         ("ä\u2028", '"ä\\u2028"'),
     ],

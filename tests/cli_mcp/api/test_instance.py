@@ -8,8 +8,9 @@ import yaml
 
 from cli_mcp.api.advice import advice
 from cli_mcp.api.document import parse_instance
-from cli_mcp.api.instance import API_VERSION, KIND, CliMcpInstance
+from cli_mcp.api.instance import CliMcpInstance
 from cli_mcp.api.problems import InvalidInstance, format_path
+from cli_mcp.names import API_VERSION, KIND
 
 VERDICTS = Path(__file__).parents[2] / "data" / "instances" / "verdicts.yaml"
 CASES: list[dict[str, Any]] = yaml.safe_load(VERDICTS.read_text())
