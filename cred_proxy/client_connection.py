@@ -199,7 +199,7 @@ class ClientConnection(RequestHandler):
     def _pause_transport_reading(self) -> None:
         """The end of what a client sends is not seen behind what is not read, hence the limit."""
         super()._pause_transport_reading()
-        if self._unread is None:
+        if self._unread is None and self.transport is not None:
             self._unread = self._loop.call_later(self._core.limits.client_stall_seconds, self._abort)
 
     def _resume_transport_reading(self) -> None:

@@ -184,7 +184,14 @@ def _end_body_with_connection(response: aiohttp.ClientResponse) -> None:
         if not content.is_eof() and content.exception() is None:
             content.set_exception(aiohttp.ClientPayloadError("the connection ended inside the body"))
 
-    if protocol.closed is None:
+    closed = protocol.closed
+    if closed is None:
         end()  # it has ended before we looked
-    else:
-        protocol.closed.add_done_callback(end)
+        return
+
+    def forget() -> None:
+        closed.remove_done_callback(end)
+
+    closed.add_done_callback(end)
+    # The connection may outlive many bodies.
+    content.on_eof(forget)

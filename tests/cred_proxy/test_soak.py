@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from aiohttp import ClientResponse, StreamReader, web
 
 from cred_proxy.client_connection import ClientConnection, ConnectProtocol
 from cred_proxy.exchange import Exchange
@@ -19,6 +20,7 @@ from tests.cred_proxy.origin import OK, Origin, Received
 
 SOAK = "CLI_MCP_SOAK" in os.environ
 CONNECTIONS = 20_000 if SOAK else 600
+REQUESTS = 5_000 if SOAK else 50
 AT_ONCE = 16
 SILENT_SECONDS = 600.0
 # The allocator's own; in the short form, its first arenas.
@@ -160,6 +162,16 @@ async def test_connections_of_every_kind_leave_nothing_behind(
     assert resident_bytes() - memory < GROWTH_BYTES
     errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert errors == []
+
+
+async def test_many_requests_on_one_connection_leave_nothing_behind(harness: Harness, origin: Origin) -> None:
+    origin.respond = respond
+    async with await harness.tunnel(origin.endpoint) as client:
+        for path in REQUESTS * ("/large", "/api"):
+            assert (await client.request(head(origin, path))).complete
+        kept = alive((StreamReader, web.BaseRequest, ClientResponse))
+        assert origin.connections == 1
+    assert len(kept) < 10, kept
 
 
 @pytest.mark.skipif(not SOAK, reason="takes ten minutes; make soak")
