@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 INSTANCE ?= config/samples/local.yaml
 LOCAL_ARGS ?=
 TEST_ARGS ?=
+LIVES ?= 2000
 # An image with Python 3.11 or newer, and how images are built and brought into the cluster.
 E2E_BASE ?= docker.io/library/python:3.13-slim
 E2E_IMAGE ?= localhost/cli-mcp-stand-in:dev
@@ -90,6 +91,10 @@ fuzz: $(VENV)/.dev ## The credential proxy against random bytes, a minute for ea
 soak: $(VENV)/.dev ## The credential proxy: 20,000 connections, a silent watch, ten minutes of load
 	CLI_MCP_SOAK=1 $(BIN)/pytest tests/cred_proxy/test_soak.py
 	$(BIN)/python -m benchmarks.soak_proxy
+
+.PHONY: fuzz
+fuzz: $(VENV)/.dev ## Other and many more random lives of an instance than the tests have (LIVES=number)
+	LIVES=$(LIVES) $(BIN)/pytest tests/hooks/test_reconcile_properties.py $(TEST_ARGS)
 
 .PHONY: bench-hooks
 bench-hooks: $(VENV)/.dev ## What a sync costs at 0, 100 and 1,000 pods

@@ -25,6 +25,8 @@ from tests.kube.composite import Settings as ControllerSettings
 from tests.kube.hook_wire import HookAnswer, HookName, in_process
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.kube.clock import Clock
     from tests.kube.objects import Object
 
@@ -74,6 +76,23 @@ class CountingKeys:
         return f"host key {self.made}"
 
 
+@dataclass(frozen=True)
+class Exchange:
+    """One request of Metacontroller to sync, when it came, and the answer."""
+
+    request: Object
+    now: datetime
+    answer: Object
+
+    def observed(self, kind: str) -> dict[str, Object]:
+        """By name; `kind` as in `Pod.v1`."""
+        return {obj["metadata"]["name"]: obj for obj in self.request["children"][kind].values()}
+
+    def desired(self, kind: str) -> dict[str, Object]:
+        """By name; `kind` as in `Pod`."""
+        return {obj["metadata"]["name"]: obj for obj in self.answer["children"] if obj["kind"] == kind}
+
+
 @dataclass
 class World:
     """One namespace. `run` lets Metacontroller, and the cluster around it, go on until nothing moves."""
@@ -82,6 +101,7 @@ class World:
     keys: CountingKeys = field(default_factory=CountingKeys)
     settings: Settings = SETTINGS
     hooks_are_down: bool = False
+    on_sync: Callable[[Exchange], None] | None = None
 
     def __post_init__(self) -> None:
         self.api.create(CRD)
@@ -89,7 +109,7 @@ class World:
 
     def restart(self) -> CompositeController:
         answering = in_process(
-            sync=lambda body: sync(body, self.settings, self.clock(), self.keys),
+            sync=self._sync,
             finalize=lambda body: finalize(body, self.clock()),
             customize=customize,
         )
@@ -101,6 +121,13 @@ class World:
 
         self.controller = CompositeController(self.api, CONTROLLER, hooks)
         return self.controller
+
+    def _sync(self, body: Object) -> Object:
+        now = self.clock()
+        answer = sync(body, self.settings, now, self.keys)
+        if self.on_sync:
+            self.on_sync(Exchange(body, now, answer))
+        return answer
 
     @property
     def clock(self) -> Clock:

@@ -17,8 +17,8 @@ LAST_APPLIED = "metacontroller.k8s.io/last-applied-configuration"
 # A list whose items all have one of these keys is merged by the first such key, whatever it means there.
 GUESSED_KEYS = ("containerPort", "port", "mountPath", "name", "uid", "ip", "path")
 
-# How floats without a fraction end in Python, as in 1.0 and 1e+16. Strings that look so only cost time; JSON in
-# a string, which goes on with an escaped quotation mark, does not look so.
+# How floats without a fraction end in Python, as in 1.0 and 1e+16. Strings that look so only cost time; JSON
+# in a string, which goes on with an escaped quotation mark, does not look so.
 _WHOLE_FLOATS = (re.compile(r"\.0([]}]|,[^\\]|$)"), re.compile(r"e\+\d"))
 
 _SYSTEM_METADATA = (
