@@ -1,11 +1,13 @@
 """Whom the proxy trusts upstream, what a failure is called, and who reuses which connection."""
 
+import asyncio
 import ssl
 from types import SimpleNamespace
 from typing import Any, cast
 
 import aiohttp
 import pytest
+from aiohttp.base_protocol import BaseProtocol
 
 from cli_mcp.api.endpoint import Endpoint
 from cli_mcp.proxy_config import UpstreamConfig
@@ -13,7 +15,7 @@ from cred_proxy.core import Limits
 from cred_proxy.refusal import Reason
 from cred_proxy.request import Forward
 from cred_proxy.routes import AllowlistRoute
-from cred_proxy.upstream import FAILURES, Upstream, _trust, explain
+from cred_proxy.upstream import FAILURES, Upstream, _trust, explain, next_chunk
 from tests.cred_proxy.harness import LoopbackResolver, eventually
 from tests.cred_proxy.origin import Origin, PrivateAuthority
 
@@ -60,6 +62,13 @@ def test_a_servers_own_authority_is_the_only_one_and_a_bundle_comes_on_top() -> 
 def test_the_same_trust_is_the_same_context_so_that_connections_are_reused() -> None:
     pem = PrivateAuthority().pem
     assert _trust(pem, None) is _trust(pem, None)
+
+
+async def test_a_body_whose_connection_has_just_ended_is_cut_off_and_no_failure_of_ours() -> None:
+    loop = asyncio.get_running_loop()
+    ended = aiohttp.StreamReader(BaseProtocol(loop), 2**16, loop=loop)
+    with pytest.raises(FAILURES):
+        await next_chunk(ended)
 
 
 async def test_clients_do_not_share_connections_and_leave_none_behind(
