@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import yaml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parents[2]
+CRD_FILE = ROOT / "config/crd/climcpinstances.yaml"
 NAMESPACE = "cli-mcp-system"
 WAIT_SECONDS = 180
 START = "import sys; from hooks import main; sys.exit(main.main(sys.argv[1:]))"
@@ -30,6 +32,10 @@ FLAGS = (
     "--zap-log-level=2",
     "--target-label-selector=app.kubernetes.io/part-of=cli-mcp",
 )
+
+NEEDED = ("KUBECONFIG", "METACONTROLLER", "METACONTROLLER_CRDS", "E2E_IMAGE")
+MISSING = [name for name in NEEDED if name not in os.environ]
+NEEDS_AN_OPERATOR = pytest.mark.skipif(bool(MISSING), reason=f"not set: {', '.join(MISSING)}")
 
 Object = dict[str, Any]
 
@@ -66,23 +72,25 @@ def eventually(holds: Callable[[], object], seconds: float = WAIT_SECONDS) -> No
 class Operator:
     """Two processes that a test may end and start again."""
 
-    def __init__(self, folder: Path, image: str, metacontroller: Path) -> None:
+    def __init__(self, folder: Path, hook_arguments: tuple[str, ...] = ()) -> None:
         self.folder = folder
-        self._image = image
-        self._metacontroller = metacontroller
+        self._hook_arguments = hook_arguments
+        self._image = os.environ["E2E_IMAGE"]
+        self._metacontroller = os.environ["METACONTROLLER"]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.port = _free_port()
 
     def start_hooks(self) -> None:
         environment = {"CLI_MCP_IMAGE": self._image, "CLI_MCP_SANDBOX_IMAGE": self._image}
         listen = f"127.0.0.1:{self.port}"
-        self._start("hooks", [sys.executable, "-c", START, "--listen", listen], **environment)
+        command = [sys.executable, "-c", START, "--listen", listen, *self._hook_arguments]
+        self._start("hooks", command, **environment)
         eventually(self._hooks_listen, 30)
 
     def start_metacontroller(self) -> None:
         config = self.folder / "kubeconfig"
         config.write_text(yaml.safe_dump(self._kubeconfig()))
-        self._start("metacontroller", [str(self._metacontroller), f"--kubeconfig={config}", *FLAGS])
+        self._start("metacontroller", [self._metacontroller, f"--kubeconfig={config}", *FLAGS])
 
     def stop(self, name: str) -> None:
         process = self._processes.pop(name)
@@ -114,22 +122,32 @@ class Operator:
         return config
 
 
+def loopback_controller(port: int) -> Object:
+    """The CompositeController as it is installed, for hooks on another port."""
+    manifest = (ROOT / "metacontroller/controller/composite-controller.yaml").read_text()
+    controller: Object = yaml.safe_load(manifest.replace("127.0.0.1:8070", f"127.0.0.1:{port}"))
+    return controller
+
+
 @contextmanager
-def installed(folder: Path, image: str, metacontroller: Path, crds: Path) -> Iterator[Operator]:
-    """The operator, running; what it installed goes afterwards, but for the CRDs."""
-    operator = Operator(folder, image, metacontroller)
+def installed(
+    folder: Path,
+    controller: Callable[[int], Object] = loopback_controller,
+    hook_arguments: tuple[str, ...] = (),
+) -> Iterator[Operator]:
+    """The operator, running; what it installed goes afterwards, but for the CRDs. `controller` makes the
+    CompositeController for hooks on a port of this machine."""
+    operator = Operator(folder, hook_arguments)
+    crds = Path(os.environ["METACONTROLLER_CRDS"])
     manifests = [it for path in crds.glob("*.yaml") for it in yaml.safe_load_all(path.read_text()) if it]
     apply(*(it for it in manifests if it.get("kind") == "CustomResourceDefinition"))
-    kubectl(
-        "apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "config/crd/climcpinstances.yaml")
-    )
+    kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD_FILE))
     apply(*_manifests("controller/namespace.yaml"))
     account = _manifests("install/service-account.yaml")[0]
     account["metadata"]["namespace"] = NAMESPACE
     apply(account, *_manifests("install/role.yaml"), *_manifests("install/role-binding.yaml"))
     operator.start_hooks()
-    controller = (ROOT / "metacontroller/controller/composite-controller.yaml").read_text()
-    apply(yaml.safe_load(controller.replace("127.0.0.1:8070", f"127.0.0.1:{operator.port}")))
+    apply(controller(operator.port))
     operator.start_metacontroller()
     try:
         yield operator

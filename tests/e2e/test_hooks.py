@@ -6,16 +6,13 @@ tests/e2e/stand_in makes, known to the cluster) say where; without them there is
 
 from __future__ import annotations
 
-import base64
-import itertools
 import json
 import os
 import random
 import threading
 import time
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,167 +20,46 @@ import requests
 import yaml
 
 from cli_mcp import names
-from cli_mcp.authority import generate_authority
-from hooks.wire import CHILD_KINDS
+from tests.e2e.cluster import ALL_CHILDREN, Cluster, new_cluster, prepare
 from tests.e2e.conftest import in_cluster
-from tests.e2e.operator import Object, Operator, apply, eventually, get, installed, kubectl, objects
+from tests.e2e.operator import (
+    CRD_FILE,
+    NEEDS_AN_OPERATOR,
+    Object,
+    Operator,
+    apply,
+    eventually,
+    get,
+    installed,
+    kubectl,
+    objects,
+)
 from tests.hooks.test_reconcile import RICH, ROLLS
 from tests.hooks.world import ALLOWLIST, KUBERNETES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NEEDED = ("KUBECONFIG", "METACONTROLLER", "METACONTROLLER_CRDS", "E2E_IMAGE")
-MISSING = [name for name in NEEDED if name not in os.environ]
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not set: {', '.join(MISSING)}")
+pytestmark = NEEDS_AN_OPERATOR
 
 # Longer than Metacontroller's own resync.
 REST_SECONDS = int(os.environ.get("E2E_REST_SECONDS", "125"))
 RACE_ROUNDS = int(os.environ.get("E2E_RACE_ROUNDS", "1000"))
-ALL_CHILDREN = ",".join(f"{kind.resource}.{kind.group}".rstrip(".") for kind in CHILD_KINDS)
 POOL = "cli-mcp-demo-pool-"
-_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
 def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    binary, crds = (Path(os.environ[name]) for name in ("METACONTROLLER", "METACONTROLLER_CRDS"))
-    with installed(tmp_path_factory.mktemp("operator"), os.environ["E2E_IMAGE"], binary, crds) as running:
+    with installed(tmp_path_factory.mktemp("operator")) as running:
         yield running
         assert " cannot " not in running.log("metacontroller"), "the rights of the installation are enough"
         assert "Traceback" not in running.log("hooks")
 
 
-@dataclass
-class Cluster:
-    """A namespace with an instance `demo` to come."""
-
-    namespace: str
-    name: str = "demo"
-    spec: dict[str, Any] = field(default_factory=dict)
-
-    def apply(self, spec: Object, **metadata: Any) -> None:
-        self.spec = spec
-        apply(
-            {
-                "apiVersion": names.API_VERSION,
-                "kind": names.KIND,
-                "metadata": {"name": self.name, "namespace": self.namespace, **metadata},
-                "spec": spec,
-            }
-        )
-
-    def instance(self) -> Object:
-        found = get(self.namespace, "climcpinstance", self.name)
-        assert found is not None
-        return found
-
-    def condition(self, kind: str = "Ready") -> Object:
-        conditions = self.instance().get("status", {}).get("conditions", ())
-        return next((it for it in conditions if it["type"] == kind), {})
-
-    def wait_for(self, reason: str = "Ready", seconds: float = 180) -> None:
-        def reached() -> bool:
-            found = self.instance()
-            conditions = found.get("status", {}).get("conditions", ())
-            current = [
-                it["reason"]
-                for it in conditions
-                if it["type"] == "Ready" and it["observedGeneration"] == found["metadata"]["generation"]
-            ]
-            return current == [reason]
-
-        try:
-            eventually(reached, seconds)
-        except AssertionError:
-            raise AssertionError(f"{self.condition()}") from None
-
-    def child(self, kind: str, name: str) -> Object:
-        found = get(self.namespace, kind, name)
-        assert found is not None, name
-        return found
-
-    def pods(self) -> dict[str, Object]:
-        found = objects(
-            self.namespace, "pods", f"{names.LABEL_INSTANCE}={self.name},{names.LABEL_COMPONENT}=sandbox"
-        )
-        return {it["metadata"]["name"]: it for it in found}
-
-    def has_only_current_pods(self) -> bool:
-        """As many as the pool has, none of an older template and none on its way out."""
-        config = json.loads(self.child("configmap", f"cli-mcp-{self.name}")["data"][names.SANDBOX_CONFIG_KEY])
-        hashes = [it["metadata"]["labels"][names.LABEL_POOL_HASH] for it in self.pods().values()]
-        return hashes == [config["poolHash"]] * self.spec["sandbox"]["warmPoolSize"]
-
-    def revisions(self) -> dict[str, str]:
-        """Of the instance and all its children."""
-        everything = objects(self.namespace, ALL_CHILDREN, names.LABEL_CONTROLLER_UID)
-        return {
-            f"{it['kind']} {it['metadata']['name']}": it["metadata"]["resourceVersion"]
-            for it in (*everything, self.instance())
-        }
-
-    def claim(self, pod: str, session: str) -> None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        body = {
-            "metadata": {
-                "labels": {names.LABEL_SESSION_ID: session, names.LABEL_STATE: names.STATE_ACTIVE},
-                "annotations": {names.ANNOTATION_LAST_ACTIVITY: now},
-            }
-        }
-        kubectl("-n", self.namespace, "patch", "pod", pod, "--type=merge", "-p", json.dumps(body))
-
-
-def prepare(namespace: str, instance: str) -> None:
-    """The Secrets of an admin; the kubeconfig is for this cluster, with a token that may do nothing."""
-    certificate, key = generate_authority("test", datetime.now(UTC))
-    ca = json.loads(kubectl("-n", namespace, "get", "configmap", "kube-root-ca.crt", "-o", "json"))["data"][
-        "ca.crt"
-    ]
-    token = kubectl("-n", namespace, "create", "token", "default", "--duration=1000h").strip()
-    kubeconfig = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [
-            {
-                "name": "here",
-                "cluster": {
-                    "server": "https://kubernetes.default.svc",
-                    "certificate-authority-data": base64.b64encode(ca.encode()).decode(),
-                },
-            }
-        ],
-        "users": [{"name": "me", "user": {"token": token}}],
-        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
-        "current-context": "here",
-    }
-    contents = {
-        f"cli-mcp-{instance}-tls": {"tls.crt": certificate, "tls.key": key},
-        f"cli-mcp-{instance}-kubeconfig": {"kubeconfig": yaml.safe_dump(kubeconfig)},
-        "keys": {"authorized_keys": "ssh-ed25519 AAAA"},
-    }
-    apply(
-        *(
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": name, "namespace": namespace},
-                "stringData": data,
-            }
-            for name, data in contents.items()
-        )
-    )
-
-
 @pytest.fixture
 def cluster(operator: Operator) -> Iterator[Cluster]:
-    namespace = f"hooks-{os.getpid()}-{next(_numbers)}"
-    kubectl("create", "namespace", namespace)
-    eventually(lambda: get(namespace, "configmap", "kube-root-ca.crt"))
-    prepare(namespace, "demo")
-    yield Cluster(namespace)
-    kubectl("-n", namespace, "delete", "climcpinstances", "--all", "--timeout=120s", check=False)
-    kubectl("delete", "namespace", namespace, "--wait=false", check=False)
+    with new_cluster() as cluster:
+        yield cluster
 
 
 # What this cluster has, in place of the classes, labels and registries that the unit tests invent.
@@ -214,12 +90,9 @@ def test_an_instance_becomes_ready_and_then_nothing_is_written(cluster: Cluster,
     assert cluster.revisions() == before
 
 
-ROLLS_HERE = {path: case for path, case in ROLLS.items() if path not in ("proxy.upstream",)}
-
-
 def test_every_field_rolls_what_it_should_and_a_claimed_session_keeps_its_pod(cluster: Cluster) -> None:
     base: dict[str, Any] = {"sandbox": {"warmPoolSize": 1}, "proxy": KUBERNETES}
-    for path, (value, server_rolls, proxy_rolls, sandboxes_roll) in ROLLS_HERE.items():
+    for path, (value, server_rolls, proxy_rolls, sandboxes_roll) in ROLLS.items():
         # Pods that the cluster cannot run are looked at as they were made.
         cluster.apply(base)
         cluster.wait_for("Ready")
@@ -315,6 +188,51 @@ def test_a_spec_that_is_refused_later_keeps_everything_and_can_be_deleted(cluste
         key: value for key, value in cluster.revisions().items() if not key.startswith(names.KIND)
     } == before
     kubectl("-n", cluster.namespace, "delete", "climcpinstance", "demo", "--timeout=150s")
+
+
+@contextmanager
+def crd_that_accepts_anything() -> Iterator[None]:
+    """The specs of an older release were checked by other rules."""
+    crd = yaml.safe_load(CRD_FILE.read_text())
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema["properties"]["spec"] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    apply(crd)
+    try:
+        yield
+    finally:
+        kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD_FILE))
+
+
+def is_accepted(cluster: Cluster, spec: Object) -> bool:
+    instance = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": "another", "namespace": cluster.namespace},
+        "spec": spec,
+    }
+    return bool(kubectl("create", "--dry-run=server", "-f", "-", given=yaml.safe_dump(instance), check=False))
+
+
+def test_a_stored_spec_that_the_api_server_refuses_by_now_keeps_everything_too(cluster: Cluster) -> None:
+    cluster.apply({"sandbox": {"warmPoolSize": 1}, "proxy": ALLOWLIST})
+    cluster.wait_for("Ready")
+    before = {key: value for key, value in cluster.revisions().items() if not key.startswith(names.KIND)}
+    spec: Object = {"proxy": {"targets": [{"type": "allowlist", "domains": ["*.example.com"]}]}}
+    with crd_that_accepts_anything():
+        eventually(lambda: is_accepted(cluster, spec))
+        kubectl(
+            *("-n", cluster.namespace, "patch", "climcpinstance", "demo", "--type=merge"),
+            *("-p", json.dumps({"spec": spec})),
+        )
+    eventually(lambda: not is_accepted(cluster, spec))
+    cluster.wait_for("SpecInvalid")
+    assert "spec.proxy.targets[0].domains[0]" in cluster.condition()["message"]
+    time.sleep(3)
+    assert {
+        key: value for key, value in cluster.revisions().items() if not key.startswith(names.KIND)
+    } == before
+    kubectl("-n", cluster.namespace, "delete", "climcpinstance", "demo", "--timeout=150s")
+    assert cluster.pods() == {}
 
 
 def test_a_namespace_with_two_instances_goes(cluster: Cluster) -> None:
