@@ -84,17 +84,14 @@ bench-proxy: $(VENV)/.dev .venv-mitmproxy/.ready ## The credential proxy beside 
 	$(BIN)/python -m benchmarks.proxy
 
 .PHONY: fuzz
-fuzz: $(VENV)/.dev ## The credential proxy against random bytes, a minute for each of its inputs
+fuzz: $(VENV)/.dev ## Long: random bytes for each input of the proxy, random lives of an instance (LIVES=number)
 	CLI_MCP_FUZZ_SECONDS=60 $(BIN)/pytest tests/cred_proxy/test_fuzz.py
+	LIVES=$(LIVES) $(BIN)/pytest tests/hooks/test_reconcile_properties.py $(TEST_ARGS)
 
 .PHONY: soak
 soak: $(VENV)/.dev ## The credential proxy: 20,000 connections, a silent watch, ten minutes of load
 	CLI_MCP_SOAK=1 $(BIN)/pytest tests/cred_proxy/test_soak.py
 	$(BIN)/python -m benchmarks.soak_proxy
-
-.PHONY: fuzz
-fuzz: $(VENV)/.dev ## Other and many more random lives of an instance than the tests have (LIVES=number)
-	LIVES=$(LIVES) $(BIN)/pytest tests/hooks/test_reconcile_properties.py $(TEST_ARGS)
 
 .PHONY: bench-hooks
 bench-hooks: $(VENV)/.dev ## What a sync costs at 0, 100 and 1,000 pods
