@@ -1,9 +1,9 @@
 """Keeps one sandbox's workspace within its limit, and the host's disk from filling up.
 
 No quota of the kernel is at hand, so the workspace is measured while something runs in the sandbox, deleted
-files that are still open included. Once it
-is over the limit its processes are stopped, and until there is room again commands run with a file size limit
-of 0: they can delete and not write. RLIMIT_FSIZE keeps a single file from outrunning the measurements.
+files that are still open included. Once it is over the limit its processes are stopped, and until there is
+room again commands run with a file size limit of 0: they can delete and not write. RLIMIT_FSIZE keeps a
+single file from outrunning the measurements.
 """
 
 import asyncio
