@@ -151,6 +151,8 @@ def new_cluster() -> Iterator[Cluster]:
     """A new namespace, in which everything is ready for an instance `demo`; it goes afterwards."""
     namespace = f"hooks-{os.getpid()}-{next(_numbers)}"
     kubectl("create", "namespace", namespace)
+    # https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
+    kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
     eventually(lambda: get(namespace, "configmap", "kube-root-ca.crt"))
     prepare(namespace, "demo")
     yield Cluster(namespace)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -31,8 +31,8 @@ class Handler(BaseHTTPRequestHandler):
         if fault is None:
             self.answer(*self.server.forward(self.path, body))
             return
-        fault(self, body)
         self.server.faults += 1
+        fault(self, body)
 
     def answer(self, code: int, body: bytes, content_length: int | None = None) -> None:
         """`content_length` when it is to be a lie."""
@@ -82,7 +82,8 @@ def is_too_slow(handler: Handler, body: bytes) -> None:
     """The right answer, when nobody waits for it any more."""
     answer = handler.server.forward(handler.path, body)
     time.sleep(WEBHOOK_TIMEOUT_SECONDS + 1)
-    handler.answer(*answer)
+    with suppress(BrokenPipeError):
+        handler.answer(*answer)
 
 
 def is_cut_off(handler: Handler, body: bytes) -> None:

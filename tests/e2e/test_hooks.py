@@ -166,6 +166,11 @@ def test_secrets_rotate_in_place(cluster: Cluster) -> None:
         kubectl("-n", cluster.namespace, "annotate", "climcpinstance", "demo", f"{annotation}=now")
         eventually(lambda secret=secret, data=data: cluster.child("secret", secret)["data"] != data)  # type: ignore[misc]
     eventually(lambda: len(cluster.child("configmap", "cli-mcp-demo-session-keys")["data"]) == 2)
+    revision = cluster.child("secret", "cli-mcp-demo-tls")["metadata"]["resourceVersion"]
+    prepare(cluster.namespace, "demo")  # another certificate, another token
+    assert cluster.child("secret", "cli-mcp-demo-tls")["metadata"]["resourceVersion"] != revision
+    time.sleep(5)
+    cluster.wait_for("Ready")
     assert before == (templates(cluster), {it["metadata"]["uid"] for it in cluster.pods().values()})
 
 
