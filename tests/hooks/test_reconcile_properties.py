@@ -319,12 +319,14 @@ class Lives(RuleBasedStateMachine):
         assert not failures
 
     def teardown(self) -> None:
-        """When it stops the pool converges, nothing is written at rest, and a deletion ends."""
+        """When it stops the pool converges to the last template, nothing is written at rest, and a deletion
+        ends."""
         if not self.world.api.objects(INSTANCES, NAMESPACE):
             return
         world = self.world
         world.hooks_are_down = False
         world.restart()  # a new queue, so that no backoff has to be waited for, and no cache lags
+        self._give_every_pod_up(self.pool)
         world.run(rounds=100)
         self.no_live_session_has_lost_its_pod()
         self.every_answer_is_one_that_the_hooks_may_give()
