@@ -38,11 +38,11 @@ def selector_of(parent: Object) -> tuple[Requirement, ...]:
 
 def judge(parent: Object, child: Object) -> Verdict:
     """What a sync of the parent does with an object of a child kind in its namespace."""
-    matches = match_labels(selector_of(parent), labels_of(child))
     controller = controller_of(child)
+    if controller is not None and controller["uid"] != uid_of(parent):
+        return "ignore"
+    matches = match_labels(selector_of(parent), labels_of(child))
     if controller is not None:
-        if controller["uid"] != uid_of(parent):
-            return "ignore"
         if matches:
             return "owned"
         return "ignore" if is_terminating(parent) else "release"
