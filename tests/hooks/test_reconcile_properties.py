@@ -299,6 +299,7 @@ class Lives(RuleBasedStateMachine):
     def every_answer_is_one_that_the_hooks_may_give(self) -> None:
         for exchange in self.exchanges:
             check_retiring_in_two_steps(exchange)
+            check_other_children_are_kept(exchange)
             check_guards_of_new_pods(exchange)
             check_repeatable(exchange)
         self.exchanges.clear()
@@ -365,6 +366,13 @@ def check_retiring_in_two_steps(exchange: Exchange) -> None:
             and pod["metadata"]["labels"].get(names.LABEL_STATE) != names.STATE_RETIRING
         )
         assert not claimable or name in exchange.desired("Pod"), f"{name} goes in one step"
+
+
+def check_other_children_are_kept(exchange: Exchange) -> None:
+    """No edit in these lives makes anything but pods superfluous."""
+    for key in exchange.request["children"].keys() - {"Pod.v1"}:
+        dropped = exchange.observed(key).keys() - exchange.desired(key.partition(".")[0]).keys()
+        assert not dropped, f"{key} {dropped} would be deleted"
 
 
 def check_guards_of_new_pods(exchange: Exchange) -> None:
