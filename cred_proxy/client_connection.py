@@ -126,7 +126,7 @@ class ConnectProtocol(asyncio.Protocol):
 class ClientConnection(RequestHandler):
     """aiohttp's HTTP/1.1 server protocol inside a tunnel, with everything that it would say replaced."""
 
-    __slots__ = ("_core", "_early", "_last_body", "_unread", "admission", "target")
+    __slots__ = ("_core", "_early", "_last_body", "_tunnel", "_unread", "admission", "target")
 
     def __init__(self, core: Core, server: web.Server, admission: Admission, target: Endpoint) -> None:
         super().__init__(
@@ -142,6 +142,7 @@ class ClientConnection(RequestHandler):
         self.target = target
         self._early = b""
         self._last_body: StreamReader | None = None
+        self._tunnel: asyncio.Transport  # unlike `transport`, kept while it is closing
         self._unread: asyncio.TimerHandle | None = None
 
     def _read_ahead_one_request(self, limits: Limits) -> None:
@@ -161,6 +162,7 @@ class ClientConnection(RequestHandler):
 
     def begin(self, transport: asyncio.Transport) -> None:
         """The handshake is done. `start_tls` delivers data, but never calls connection_made."""
+        self._tunnel = transport
         self.connection_made(transport)
         if self._early:
             early, self._early = self._early, b""
@@ -172,7 +174,7 @@ class ClientConnection(RequestHandler):
         finally:
             # What still comes is thrown away: unread, it would keep the connection from closing.
             self.close()
-            self._resume_transport_reading()
+            self._tunnel.resume_reading()
 
     def drain(self) -> None:
         """End the connection: now when it is idle, otherwise after the request that it serves."""
@@ -200,7 +202,7 @@ class ClientConnection(RequestHandler):
         """The end of what a client sends is not seen behind what is not read, hence the limit."""
         super()._pause_transport_reading()
         if self._unread is None and self.transport is not None:
-            self._unread = self._loop.call_later(self._core.limits.client_stall_seconds, self._abort)
+            self._unread = self._loop.call_later(self._core.limits.client_stall_seconds, self._tunnel.abort)
 
     def _resume_transport_reading(self) -> None:
         super()._resume_transport_reading()
@@ -210,10 +212,6 @@ class ClientConnection(RequestHandler):
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
-
-    def _abort(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._forget_unread()

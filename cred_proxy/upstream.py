@@ -178,9 +178,7 @@ def _end_body_with_connection(response: aiohttp.ClientResponse) -> None:
         return  # the body has come whole
     content = response.content
 
-    def end(closed: asyncio.Future[None] | None = None) -> None:
-        if closed is not None and not closed.cancelled():
-            closed.exception()  # it is the reader who is told
+    def end(_: object = None) -> None:
         if not content.is_eof() and content.exception() is None:
             content.set_exception(aiohttp.ClientPayloadError("the connection ended inside the body"))
 
@@ -193,5 +191,13 @@ def _end_body_with_connection(response: aiohttp.ClientResponse) -> None:
         closed.remove_done_callback(end)
 
     closed.add_done_callback(end)
-    # The connection may outlive many bodies.
+    # The connection may outlive many bodies, but needs only one who hears of its end.
     content.on_eof(forget)
+    closed.remove_done_callback(_retrieve)
+    closed.add_done_callback(_retrieve)
+
+
+def _retrieve(closed: asyncio.Future[None]) -> None:
+    """It is the reader of the body who is told, in words of his own."""
+    if not closed.cancelled():
+        closed.exception()
