@@ -28,7 +28,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         fault = self.server.fault
-        if fault is None:
+        if fault is None or self.path != self.server.faulty_path:
             self.answer(*self.server.forward(self.path, body))
             return
         self.server.faults += 1
@@ -48,7 +48,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class FaultyProxy(ThreadingHTTPServer):
-    """`fault` answers instead of the hooks at `hooks_port` while it is set; `faults` counts."""
+    """`fault`, while it is set, answers at `faulty_path` instead of the hooks; `faults` counts."""
 
     daemon_threads = True
 
@@ -56,6 +56,7 @@ class FaultyProxy(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.hooks_port = 0
         self.fault: Fault | None = None
+        self.faulty_path = ""
         self.faults = 0
 
     def forward(self, path: str, body: bytes) -> tuple[int, bytes]:

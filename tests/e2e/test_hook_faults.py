@@ -14,6 +14,7 @@ from tests.e2e.operator import (
     Object,
     Operator,
     eventually,
+    get,
     installed,
     kubectl,
     loopback_controller,
@@ -79,12 +80,14 @@ def children(cluster: Cluster) -> dict[str, str]:
     return revisions | {f"Pod {name}": pod["metadata"]["uid"] for name, pod in cluster.pods().items()}
 
 
+# Metacontroller asks customize before sync, and only if the instance has changed.
+@pytest.mark.parametrize("path", ["/sync", "/customize"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_while_the_hooks_give_it_nothing_is_touched_and_then_they_catch_up(
-    fault: str, cluster: Cluster, proxy: FaultyProxy
+def test_while_a_hook_gives_it_nothing_is_touched_and_then_they_catch_up(
+    fault: str, path: str, cluster: Cluster, proxy: FaultyProxy
 ) -> None:
     before = children(cluster)
-    proxy.faults, proxy.fault = 0, FAULTS[fault]
+    proxy.faults, proxy.faulty_path, proxy.fault = 0, path, FAULTS[fault]
     try:
         pods = resize_the_pool(cluster)
         eventually(lambda: proxy.faults >= TRIES)
@@ -115,3 +118,20 @@ def test_a_session_is_served_while_the_hooks_are_down(cluster: Cluster, operator
         assert output.strip() == "alive"
     finally:
         operator.start_hooks()
+
+
+@pytest.mark.parametrize("fault", ["nothing", "another program's JSON", "half an answer"])
+def test_an_instance_does_not_end_on_garbage(fault: str, operator: Operator, proxy: FaultyProxy) -> None:
+    with new_cluster() as cluster:
+        cluster.apply(pool_of(1))
+        cluster.wait_for("Ready")
+        before = children(cluster)
+        proxy.faults, proxy.faulty_path, proxy.fault = 0, "/finalize", FAULTS[fault]
+        try:
+            kubectl("-n", cluster.namespace, "delete", "climcpinstance", "demo", "--wait=false")
+            eventually(lambda: proxy.faults >= TRIES)
+            assert children(cluster) == before
+        finally:
+            proxy.fault = None
+        eventually(lambda: not get(cluster.namespace, "climcpinstance", "demo"), RECOVERY_SECONDS)
+        assert cluster.pods() == {}
