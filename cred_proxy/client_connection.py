@@ -126,7 +126,7 @@ class ConnectProtocol(asyncio.Protocol):
 class ClientConnection(RequestHandler):
     """aiohttp's HTTP/1.1 server protocol inside a tunnel, with everything that it would say replaced."""
 
-    __slots__ = ("_core", "_early", "_last_body", "_tunnel", "_unread", "admission", "target")
+    __slots__ = ("_closing", "_core", "_early", "_last_body", "_unread", "admission", "target")
 
     def __init__(self, core: Core, server: web.Server, admission: Admission, target: Endpoint) -> None:
         super().__init__(
@@ -142,8 +142,8 @@ class ClientConnection(RequestHandler):
         self.target = target
         self._early = b""
         self._last_body: StreamReader | None = None
-        self._tunnel: asyncio.Transport  # unlike `transport`, kept while it is closing
         self._unread: asyncio.TimerHandle | None = None
+        self._closing: asyncio.TimerHandle | None = None
 
     def _read_ahead_one_request(self, limits: Limits) -> None:
         """aiohttp parses up to 32 pipelined requests ahead, with whose heads a client could fill memory."""
@@ -162,7 +162,6 @@ class ClientConnection(RequestHandler):
 
     def begin(self, transport: asyncio.Transport) -> None:
         """The handshake is done. `start_tls` delivers data, but never calls connection_made."""
-        self._tunnel = transport
         self.connection_made(transport)
         if self._early:
             early, self._early = self._early, b""
@@ -172,9 +171,9 @@ class ClientConnection(RequestHandler):
         try:
             await super().start()
         finally:
-            # What still comes is thrown away: unread, it would keep the connection from closing.
-            self.close()
-            self._tunnel.resume_reading()
+            # asyncio has no deadline of its own for one who left behind what was not read.
+            if not self.admission.transport.is_closing():
+                self._closing = self._loop.call_later(_SHUTDOWN_SECONDS, self.admission.transport.abort)
 
     def drain(self) -> None:
         """End the connection: now when it is idle, otherwise after the request that it serves."""
@@ -202,19 +201,20 @@ class ClientConnection(RequestHandler):
         """The end of what a client sends is not seen behind what is not read, hence the limit."""
         super()._pause_transport_reading()
         if self._unread is None and self.transport is not None:
-            self._unread = self._loop.call_later(self._core.limits.client_stall_seconds, self._tunnel.abort)
+            self._unread = self._loop.call_later(
+                self._core.limits.client_stall_seconds, self.admission.transport.abort
+            )
 
     def _resume_transport_reading(self) -> None:
         super()._resume_transport_reading()
-        self._forget_unread()
-
-    def _forget_unread(self) -> None:
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._forget_unread()
+        for timer in (self._unread, self._closing):
+            if timer is not None:
+                timer.cancel()
         self.admission.release()
         super().connection_lost(exc)
 
