@@ -126,7 +126,7 @@ class ConnectProtocol(asyncio.Protocol):
 class ClientConnection(RequestHandler):
     """aiohttp's HTTP/1.1 server protocol inside a tunnel, with everything that it would say replaced."""
 
-    __slots__ = ("_closing", "_core", "_early", "_last_body", "_unread", "admission", "target")
+    __slots__ = ("_core", "_deadlines", "_early", "_last_body", "admission", "target")
 
     def __init__(self, core: Core, server: web.Server, admission: Admission, target: Endpoint) -> None:
         super().__init__(
@@ -142,8 +142,7 @@ class ClientConnection(RequestHandler):
         self.target = target
         self._early = b""
         self._last_body: StreamReader | None = None
-        self._unread: asyncio.TimerHandle | None = None
-        self._closing: asyncio.TimerHandle | None = None
+        self._deadlines: dict[str, asyncio.TimerHandle] = {}
 
     def _read_ahead_one_request(self, limits: Limits) -> None:
         """aiohttp parses up to 32 pipelined requests ahead, with whose heads a client could fill memory."""
@@ -173,7 +172,7 @@ class ClientConnection(RequestHandler):
         finally:
             # asyncio has no deadline of its own for one who left behind what was not read.
             if not self.admission.transport.is_closing():
-                self._closing = self._loop.call_later(_SHUTDOWN_SECONDS, self.admission.transport.abort)
+                self._expect("closing", _SHUTDOWN_SECONDS)
 
     def drain(self) -> None:
         """End the connection: now when it is idle, otherwise after the request that it serves."""
@@ -197,24 +196,37 @@ class ClientConnection(RequestHandler):
             elif self._last_body is not None and not self._last_body.is_eof():
                 self._last_body.set_exception(RequestPayloadError("malformed"))
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect("taking what it asked for", self._core.limits.client_stall_seconds)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._met("taking what it asked for")
+
     def _pause_transport_reading(self) -> None:
-        """The end of what a client sends is not seen behind what is not read, hence the limit."""
+        """The end of what a client sends is not seen behind what is not read, hence a limit here too."""
         super()._pause_transport_reading()
-        if self._unread is None and self.transport is not None:
-            self._unread = self._loop.call_later(
-                self._core.limits.client_stall_seconds, self.admission.transport.abort
-            )
+        if self.transport is not None:
+            self._expect("being read", self._core.limits.client_stall_seconds)
 
     def _resume_transport_reading(self) -> None:
         super()._resume_transport_reading()
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
+        self._met("being read")
+
+    def _expect(self, what: str, seconds: float) -> None:
+        """End the connection in so many seconds, unless `what` is met before."""
+        if what not in self._deadlines:
+            self._deadlines[what] = self._loop.call_later(seconds, self.admission.transport.abort)
+
+    def _met(self, what: str) -> None:
+        deadline = self._deadlines.pop(what, None)
+        if deadline is not None:
+            deadline.cancel()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        for timer in (self._unread, self._closing):
-            if timer is not None:
-                timer.cancel()
+        for what in list(self._deadlines):
+            self._met(what)
         self.admission.release()
         super().connection_lost(exc)
 

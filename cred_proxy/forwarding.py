@@ -102,7 +102,6 @@ class Forwarder:
         response = PassedBack(upstream, with_body=bool(chunk) or content.at_eof())
         exchange.status = upstream.status
         await response.prepare(request)
-        client, stall_seconds = exchange.client, self._core.limits.client_stall_seconds
         while True:
             try:
                 chunk = chunk or await next_chunk(content)
@@ -112,14 +111,8 @@ class Forwarder:
                 return response
             if not chunk:
                 return response
-            await self._core.turns.take(client)
-            try:
-                async with asyncio.timeout(stall_seconds):
-                    await response.write(chunk)
-            except TimeoutError:
-                _abort(request)
-                exchange.reason = Reason.CLIENT_GONE
-                return response
+            await self._core.turns.take(exchange.client)
+            await response.write(chunk)
             exchange.bytes_down += len(chunk)
             chunk = b""
 

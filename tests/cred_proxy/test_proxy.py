@@ -13,7 +13,7 @@ from cred_proxy.core import Limits
 from cred_proxy.proxy import ClientIdentity, CredentialProxy
 from cred_proxy.sources import InvalidSource, Source
 from tests.cred_proxy.harness import TOKEN, Harness, allow, eventually
-from tests.cred_proxy.origin import OK, Origin, PrivateAuthority, Received
+from tests.cred_proxy.origin import OK, Origin, PrivateAuthority, Received, answer
 
 
 def get(origin: Origin, path: str = "/api") -> bytes:
@@ -135,8 +135,14 @@ async def test_slow_clients_lose_their_connection(
                 f"PUT / HTTP/1.1\r\nHost: {origin.endpoint}\r\nContent-Length: 9\r\n\r\nabc".encode()
             )
             assert (await client.response()).phrase == "request body stalled"
-        await eventually(lambda: harness.proxy.open_connections == 0)
-    assert [request.line for request in origin.requests] == ["GET /api HTTP/1.1"]
+        body = bytes(50_000_000)
+        origin.respond = answer(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        async with await harness.tunnel(origin.endpoint) as client:  # an answer that is not read
+            await client.send(get(origin, "/large"))
+            await eventually(lambda: len(origin.requests) == 2)
+            await eventually(lambda: harness.proxy.open_connections == 0)
+    assert [request.target for request in origin.requests] == ["/api", "/large"]
+    assert harness.audit[-1].reason == "client-gone"
 
 
 async def test_a_rotated_token_is_used_from_the_next_request_on(harness: Harness, kubernetes: Origin) -> None:
