@@ -51,7 +51,14 @@ def first_process(session: str, server: Server) -> int:
     """The pid, on this host, of the first process in the sandbox of a session."""
     marker = f"sleep\0{time.time_ns() % 10**9 + 10**9}\0"
     server.call(session, f"{marker.replace(chr(0), ' ')} &")
-    found = next(path for path in Path("/proc").glob("[0-9]*") if reads(path / "cmdline") == marker)
+    found = Path()
+
+    def shows() -> bool:  # not before the background job has become `sleep`
+        nonlocal found
+        found = next((p for p in Path("/proc").glob("[0-9]*") if reads(p / "cmdline") == marker), Path())
+        return found != Path()
+
+    eventually(shows)
     while found.name != "0":
         namespaced = reads(found / "status").split("NSpid:")[1].splitlines()[0].split()
         if namespaced[-1] == "1":
