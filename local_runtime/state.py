@@ -6,7 +6,7 @@
     system/               files that every sandbox sees, and a copy of bubblewrap when it needs one
     sessions/<name>/      workspaces of sessions, kept until they are deleted
     pool/<name>/          workspaces that nobody has used yet
-    exchange/<name>/      FIFOs between the server and one sandbox
+    exchange/<name>/      FIFOs between the server and one sandbox, where they cannot be in memory
     trash/                what is being deleted
 
 The directories but `proxy-ca` may be passed through by other users, since as root the sandboxes are other
@@ -20,6 +20,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from cli_mcp.state_dir import TOKEN_FILE
 from local_runtime import trees
 from local_runtime.identity import Identity
 
+_MEMORY = Path("/dev/shm")  # noqa: S108 - see _exchange_of
 _PASSAGE = 0o711
 _TOKEN_BYTES = 32
 _TOKEN_PATTERN = re.compile(r"[A-Za-z0-9_-]{43}")
@@ -58,6 +60,7 @@ class StateDirectory:
 
     path: Path
     lock_fd: int
+    exchange: Path
 
     @classmethod
     def open(cls, path: Path) -> "StateDirectory":
@@ -71,8 +74,8 @@ class StateDirectory:
         except BlockingIOError:
             os.close(lock_fd)
             raise StateInUse(path) from None
-        state = cls(path.resolve(), lock_fd)
-        for directory in (state.system, state.sessions, state.pool, state.exchange, state.trash):
+        state = cls(path.resolve(), lock_fd, _exchange_of(path.resolve()))
+        for directory in (state.system, state.sessions, state.pool, state.trash):
             directory.mkdir(exist_ok=True)
             directory.chmod(_PASSAGE)
         for workspace in state.pool.iterdir():
@@ -94,10 +97,6 @@ class StateDirectory:
         return self.path / "pool"
 
     @property
-    def exchange(self) -> Path:
-        return self.path / "exchange"
-
-    @property
     def trash(self) -> Path:
         return self.path / "trash"
 
@@ -114,6 +113,8 @@ class StateDirectory:
         return self.path / "proxy-ca"
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):  # of a sandbox that would not end; the next start removes it
+            self.exchange.rmdir()
         os.close(self.lock_fd)
 
     def token(self) -> str:
@@ -204,6 +205,29 @@ class StateDirectory:
         for path in (self.system / "packages").rglob("*"):
             path.chmod(0o755)
         return copy
+
+
+def exchange_in_memory(state: Path, uid: int) -> Path:
+    """Where the FIFOs for a state directory of the user `uid` are by preference: each command makes files
+    there, which takes a disk about a millisecond."""
+    digest = hashlib.sha256(os.fsencode(state)).hexdigest()[:_DIGEST_CHARACTERS]
+    return _MEMORY / f"cli-mcp-{uid}-{digest}"
+
+
+def _exchange_of(state: Path) -> Path:
+    """Raises OSError."""
+    in_memory = exchange_in_memory(state, os.geteuid())
+    with contextlib.suppress(OSError):
+        in_memory.mkdir(exist_ok=True)
+        status = in_memory.lstat()
+        # Everybody may make names there; what somebody else made is not used.
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            in_memory.chmod(_PASSAGE)
+            return in_memory
+    on_disk = state / "exchange"
+    on_disk.mkdir(exist_ok=True)
+    on_disk.chmod(_PASSAGE)
+    return on_disk
 
 
 def first_closed(directory: Path) -> Path | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from local_runtime import cgroups
+from local_runtime.state import exchange_in_memory
 from tests.e2e_local.harness import Answer, Server, command_line, instance, running
 from tests.local_runtime.users import UNPRIVILEGED_UID, passable_directory
 
@@ -69,7 +70,8 @@ def test_a_signal_ends_everything(unprivileged: bool, number: signal.Signals) ->
         assert marked()
         assert server.stop(number) == 0
         assert marked() == []
-        assert not list((server.state / "pool").iterdir()) and not list((server.state / "exchange").iterdir())
+        assert not list((server.state / "pool").iterdir())
+        assert not exchange_in_memory(server.state, server.state.stat().st_uid).exists()
 
 
 def test_a_running_command_may_finish_after_the_first_signal(unprivileged: bool) -> None:

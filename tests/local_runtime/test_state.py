@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from local_runtime.identity import server_identity
-from local_runtime.state import StateDirectory, StateInUse, first_closed, session_name
+from local_runtime.state import (
+    StateDirectory,
+    StateInUse,
+    exchange_in_memory,
+    first_closed,
+    session_name,
+)
 
 
 @pytest.fixture
@@ -137,3 +143,23 @@ def test_the_owners_of_workspaces_are_found_while_sessions_take_them(state: Stat
     while claimed.is_alive():
         assert state.workspace_uids() == {who.uid}
     claimed.join()
+
+
+def test_the_exchange_is_in_memory_and_goes_with_the_server(tmp_path: Path) -> None:
+    state = StateDirectory.open(tmp_path / "state")
+    assert state.exchange == exchange_in_memory(state.path, os.geteuid())
+    state.close()
+    assert not state.exchange.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root to make what belongs to somebody else")
+def test_what_somebody_else_made_in_memory_is_not_used(tmp_path: Path) -> None:
+    foreign = exchange_in_memory(tmp_path / "state", os.geteuid())
+    foreign.mkdir()
+    os.chown(foreign, 1_234_567, 1_234_567)
+    try:
+        state = StateDirectory.open(tmp_path / "state")
+        assert state.exchange == tmp_path / "state" / "exchange"
+        state.close()
+    finally:
+        foreign.rmdir()
