@@ -1,0 +1,56 @@
+"""The agent of one sandbox pod as the server sees it, and how a command in it can fail."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from cli_mcp.execution import ExecutionError, Outcome, ProgressCallback
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAddress:
+    """Where an agent listens. It comes from what the API server says of the pod, never from an agent."""
+
+    pod_uid: str
+    ip: str
+
+
+class AgentUnreachable(ExecutionError):
+    """Nothing ran: the agent takes no connection, is not ready, or refused the request."""
+
+
+class AgentLost(ExecutionError):
+    """The connection broke while the command may have run; what became of it is unknown."""
+
+
+class AgentMisbehaved(ExecutionError):
+    """The agent's answer is none that an agent of ours gives; what it says is not to be believed."""
+
+
+class SandboxAgent(Protocol):
+    """Runs commands in pods that the caller of these methods has claimed."""
+
+    async def run(
+        self,
+        agent: AgentAddress,
+        session_id: str,
+        command: str,
+        timeout_seconds: float,
+        on_progress: ProgressCallback,
+    ) -> Outcome:
+        """Run `command`; cancelling this interrupts it.
+
+        Raises AgentUnreachable, AgentLost, AgentMisbehaved, and what the agent itself says of the session:
+        SessionBusy, SessionEnded, SandboxUnavailable.
+        """
+        ...
+
+    async def wait_ready(self, agent: AgentAddress, deadline: float) -> None:
+        """Return once the agent says that it is isolated and ready. `deadline` is of the loop's clock.
+
+        Raises AgentUnreachable, with what the agent said last, and AgentMisbehaved.
+        """
+        ...
+
+    def forget(self, pod_uid: str) -> None:
+        """Drop what is kept of a pod that is gone: its connections and what was learned of its agent."""
+        ...
