@@ -7,7 +7,9 @@ gets a new shell in the old workspace.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from cli_mcp.execution import (
@@ -70,6 +72,7 @@ class LocalSessions:
         self._clock = clock
         self._sessions: dict[SessionKey, _Session] = {}
         self._ending: dict[SessionKey, asyncio.Task[None]] = {}
+        self._held: Counter[SessionKey] = Counter()
         self._pool = WarmPool(warm_pool_size, factory.create)
         self._trash_filled = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -117,6 +120,18 @@ class LocalSessions:
             await asyncio.shield(ending)
         if delete_workspace and session not in self._sessions:
             self._discard_workspace(session)
+
+    @contextmanager
+    def hold(self, session: SessionKey) -> Iterator[None]:
+        self._held[session] += 1
+        try:
+            yield
+        finally:
+            self._held[session] -= 1
+            if not self._held[session]:
+                del self._held[session]
+            if (entry := self._sessions.get(session)) is not None:
+                entry.idle_since = self._clock()
 
     def readiness(self) -> Readiness:
         failure = self._factory.failure
@@ -215,17 +230,17 @@ class LocalSessions:
             await asyncio.sleep(look_seconds)
             now = self._clock()
             for key, entry in list(self._sessions.items()):
-                reason = self._expiry(entry, now)
+                reason = self._expiry(entry, now, held=key in self._held)
                 if reason is not None:
                     log.info("session %s: %s", session_name(key.owner, key.id), reason)
                     self._end(key, reason)
 
-    def _expiry(self, entry: _Session, now: float) -> str | None:
+    def _expiry(self, entry: _Session, now: float, *, held: bool) -> str | None:
         """Why a session's sandbox is to be ended now, if it is."""
         starting = entry.starting
         if not starting.done():
             return None
-        if entry.calls == 0 and now - entry.idle_since >= self._limits.idle_seconds:
+        if not held and entry.calls == 0 and now - entry.idle_since >= self._limits.idle_seconds:
             return f"the session was idle for {self._limits.idle_seconds:g} seconds"
         lifetime = self._limits.lifetime_seconds
         if lifetime is not None and now - starting.result().created_seconds >= lifetime:

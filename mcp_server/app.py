@@ -75,6 +75,7 @@ def build_app(
     )
     app.router.redirect_slashes = False
     app.state.calls = calls
+    app.state.bash = bash
     return app
 
 
@@ -83,6 +84,13 @@ def calls_of(app: Starlette) -> RunningCalls:
     calls = app.state.calls
     assert isinstance(calls, RunningCalls)
     return calls
+
+
+def bash_of(app: Starlette) -> Bash:
+    """What runs the calls of an application of `build_app`, for a second way in beside it."""
+    bash = app.state.bash
+    assert isinstance(bash, Bash)
+    return bash
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

@@ -1,5 +1,7 @@
 """The seam between the MCP server and what runs commands: pods in a cluster, bubblewrap on one machine."""
 
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -30,6 +32,14 @@ class SessionOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionToolResult:
+    """`result` is what the sandbox says, JSON of any shape: to be checked before it is used."""
+
+    result: Mapping[str, object]
+    session: SessionState
+
+
+@dataclass(frozen=True, slots=True)
 class Readiness:
     """Whether new sessions can be served; `detail` says why not, for an operator."""
 
@@ -50,9 +60,26 @@ class SandboxBackend(Protocol):
         """Run `command`. Raises ExecutionError and nothing else."""
         ...
 
+    async def call_tool(
+        self, session: SessionKey, name: str, arguments: Mapping[str, object], timeout_seconds: float
+    ) -> SessionToolResult:
+        """Have the typed tool `name` called in the sandbox, also while a command runs there.
+
+        `arguments` are valid for the tool. Raises ExecutionError and nothing else: ToolFailed when the tool
+        itself says no.
+        """
+        ...
+
     async def end(self, session: SessionKey, *, delete_workspace: bool) -> None:
         """End the session and whatever runs in it; an unknown session is no error.
         Raises NotSessionOwner."""
+        ...
+
+    def hold(self, session: SessionKey) -> AbstractContextManager[None]:
+        """While it is entered the session is not idle, although no command runs: its client is connected.
+
+        It makes no sandbox, and several may be entered for one session at the same time.
+        """
         ...
 
     def readiness(self) -> Readiness: ...

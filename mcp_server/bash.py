@@ -6,7 +6,7 @@ Every failure ends here, as a tool error that says what to do. Neither commands 
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from mcp import types
@@ -23,7 +23,7 @@ from mcp_server.backend import SandboxBackend, SessionKey, SessionOutcome
 from mcp_server.calls import Call, CallCancelled, CallKey, RunningCalls, ShuttingDown
 from mcp_server.metrics import Metrics
 from mcp_server.results import progress_message, tool_error, tool_result
-from mcp_server.tool import InvalidCall, parse_arguments, parse_session_id
+from mcp_server.tool import InvalidCall, parse_arguments
 
 logger = logging.getLogger(__name__)
 
@@ -66,17 +66,18 @@ class Bash:
     async def call(
         self,
         *,
-        owner: str,
-        session_ids: Sequence[str],
+        session_of: Callable[[], SessionKey],
         request_id: int | str | None,
         arguments: Mapping[str, object],
         report: ProgressReport | None,
     ) -> types.CallToolResult:
-        """Run the command of a call that came with `session_ids`. Cancelling this interrupts the command."""
+        """Run the command of a call. Cancelling this interrupts the command.
+
+        `session_of` tells its session or raises InvalidCall."""
         started = time.monotonic()
         outcome = "cancelled"  # which is what happened when nothing below gets to say otherwise
         try:
-            session = SessionKey(owner, parse_session_id(session_ids))
+            session = session_of()
             bash = parse_arguments(arguments)
             latest = _Latest()
             call = self._calls.start(
@@ -96,12 +97,12 @@ class Bash:
             self._metrics.call_ended(outcome, time.monotonic() - started)
         return result
 
-    def cancel(self, owner: str, session_ids: Sequence[str], request_id: int | str | None) -> None:
-        """Interrupt the call that came with the same three, if it is the only one."""
+    def cancel(self, session_of: Callable[[], SessionKey], request_id: int | str | None) -> None:
+        """Interrupt the call of that session that came with this id, if it is the only one."""
         try:
-            session = SessionKey(owner, parse_session_id(session_ids))
+            session = session_of()
         except InvalidCall:
-            return  # no call can have come with such headers
+            return  # no call can have come for such a session
         self._calls.cancel(CallKey(session, request_id))
 
     async def _wait(

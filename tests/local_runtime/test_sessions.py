@@ -196,6 +196,23 @@ async def test_a_session_is_not_idle_while_a_command_runs(tmp_path: Path) -> Non
         assert (await call)[0] is SessionState.NEW
 
 
+async def test_a_session_is_not_idle_while_it_is_held_and_gets_its_whole_time_afterwards(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as it:
+        with it.sessions.hold(A):
+            assert it.sessions.session_count() == 0  # holding makes no sandbox
+            with it.sessions.hold(A):
+                await it.run(A, "write x")
+            it.clock.now += 100
+            await asyncio.sleep(0.1)  # several looks
+            assert it.sessions.session_count() == 1
+        await asyncio.sleep(0.1)
+        assert await it.run(A) == (SessionState.CONTINUED, "x")
+        it.clock.now += 1
+        await it.until(lambda: it.sessions.session_count() == 0)
+
+
 async def test_a_sandbox_ends_at_its_lifetime_also_while_a_command_runs(tmp_path: Path) -> None:
     limits = SessionLimits(idle_seconds=0.2, lifetime_seconds=50)
     async with world(tmp_path, limits) as it:

@@ -1,8 +1,8 @@
 """A backend without sandboxes, and a server in front of it on a real socket."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 
 import httpx2
@@ -40,6 +40,7 @@ class FakeBackend:
     ended: list[tuple[SessionKey, bool]] = field(default_factory=list)
     interrupted: list[str] = field(default_factory=list)
     running: int = 0
+    held: list[SessionKey] = field(default_factory=list)
 
     def reset(self) -> None:
         """As it was made; nothing may be running."""
@@ -70,6 +71,14 @@ class FakeBackend:
         if self.error is not None:
             raise self.error
         self.ended.append((session, delete_workspace))
+
+    @contextmanager
+    def hold(self, session: SessionKey) -> Iterator[None]:
+        self.held.append(session)
+        try:
+            yield
+        finally:
+            self.held.remove(session)
 
     def readiness(self) -> Readiness:
         return self.ready
