@@ -102,6 +102,7 @@ def _reconcile(
             "warmPoolReady": pool.ready,
             "warmPoolDesired": spec.sandbox.warm_pool_size,
             "resolvedSandboxImage": spec.sandbox.image or settings.sandbox_image,
+            "resolvedAgentImage": settings.sandbox_image,
             "clientServiceAccount": parent.names.client,
             **_ssh_status(request, spec),
             "conditions": written,

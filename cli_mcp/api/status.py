@@ -44,6 +44,8 @@ class InstanceStatus(ApiModel):
     """spec.sandbox.warmPoolSize."""
     resolved_sandbox_image: str | None = None
     """The image that sandboxes run."""
+    resolved_agent_image: str | None = None
+    """The image that brings the agent into sandboxes whose own image has none."""
     client_service_account: str | None = None
     """ServiceAccount that may call this instance; kubectl create token makes a token for it."""
     ssh: SshStatus | None = None

@@ -82,6 +82,7 @@ def test_the_status_has_what_the_operator_writes() -> None:
         "clientServiceAccount",
         "conditions",
         "observedGeneration",
+        "resolvedAgentImage",
         "resolvedSandboxImage",
         "ssh",
         "warmPoolDesired",

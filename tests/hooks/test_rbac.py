@@ -40,6 +40,7 @@ def test_the_role_escalates_nothing() -> None:
         ("", "pods", {"create", "delete", "get", "list", "patch", "update", "watch"}),
         ("", "secrets", {"create", "delete", "get", "list", "update", "watch"}),
         ("cli-mcp.redhat.com", "climcpinstances/mcp", {"create", "delete", "get"}),
+        ("cli-mcp.redhat.com", "climcpinstances/sandboxes", {"claim"}),
         ("cli-mcp.redhat.com", "climcpinstances/status", {"update"}),
         ("discovery.k8s.io", "endpointslices", {"list", "watch"}),
         ("", "namespaces", {"list", "watch"}),
