@@ -10,14 +10,20 @@ INSTANCE ?= config/samples/local.yaml
 LOCAL_ARGS ?=
 TEST_ARGS ?=
 LIVES ?= 2000
-# An image with Python 3.11 or newer, and how images are built and brought into the cluster.
-E2E_BASE ?= docker.io/library/python:3.13-slim
-E2E_IMAGE ?= localhost/cli-mcp-stand-in:dev
-E2E_IMAGE_BUILD ?= docker build
+# The images: their names, the image with Python and apt that they begin from and its version of Python, how they are
+# built (the options are docker's), and how they are brought into the cluster of KUBECONFIG.
+IMAGE ?= localhost/cli-mcp:dev
+SANDBOX_IMAGE ?= localhost/cli-mcp-sandbox:dev
+IMAGE_BASE ?= docker.io/library/python:3.13.9-slim-trixie
+IMAGE_PYTHON ?= 3.13
+IMAGE_ARCH ?= $(subst arm64,aarch64,$(shell uname -m))
+IMAGE_BUILD ?= docker build
+# For the sandbox image alone, such as --build-arg KUBECTL=image-with-kubectl --build-arg OC=image-with-oc.
+SANDBOX_IMAGE_ARGS ?=
 E2E_IMAGE_LOAD ?= kind load docker-image
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet
 
-LOCKS := runtime dev bubblewrap client-mcp1 conformance mitmproxy
+LOCKS := runtime dev bubblewrap sandbox agent-bundle client-mcp1 conformance mitmproxy
 
 ##@ Use
 
@@ -72,12 +78,10 @@ bench: $(VENV)/.dev $(VENV)/.bubblewrap ## Latency, session start and memory, ea
 	$(BIN)/python -m benchmarks.local
 
 .PHONY: e2e
-e2e: $(VENV)/.dev ## On a real cluster: KUBECONFIG, METACONTROLLER (binary), METACONTROLLER_CRDS (folder), E2E_* below
-	rm -rf build/e2e && mkdir -p build/e2e && cp tests/e2e/stand_in/* build/e2e
-	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/e2e .
-	$(E2E_IMAGE_BUILD) -f build/e2e/Containerfile -t $(E2E_IMAGE) --build-arg BASE=$(E2E_BASE) build/e2e
-	$(E2E_IMAGE_LOAD) $(E2E_IMAGE)
-	E2E_IMAGE=$(E2E_IMAGE) $(BIN)/pytest tests/e2e $(TEST_ARGS)
+e2e: images $(VENV)/.dev ## On the cluster of KUBECONFIG: METACONTROLLER (binary), METACONTROLLER_CRDS (folder), E2E_IMAGE_LOAD
+	$(E2E_IMAGE_LOAD) $(IMAGE)
+	$(E2E_IMAGE_LOAD) $(SANDBOX_IMAGE)
+	E2E_IMAGE=$(IMAGE) E2E_SANDBOX_IMAGE=$(SANDBOX_IMAGE) $(BIN)/pytest tests/e2e $(TEST_ARGS)
 
 .PHONY: bench-proxy
 bench-proxy: $(VENV)/.dev .venv-mitmproxy/.ready ## The credential proxy beside no proxy and beside mitmproxy
@@ -111,6 +115,27 @@ clean: ## Remove what the other targets made
 help: ## This list
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
 	  /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ Cluster
+
+.PHONY: images
+images: build/wheels/.$(IMAGE_PYTHON)-$(IMAGE_ARCH) ## The two container images (IMAGE, SANDBOX_IMAGE, IMAGE_BASE, IMAGE_PYTHON, IMAGE_BUILD)
+	rm -f build/wheels/cli_mcp-*.whl
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheels .
+	$(IMAGE_BUILD) -f Containerfile -t $(IMAGE) $(image_args) .
+	$(IMAGE_BUILD) -f Containerfile.sandbox -t $(SANDBOX_IMAGE) $(image_args) $(SANDBOX_IMAGE_ARGS) .
+
+image_args = --build-arg BASE=$(IMAGE_BASE) --build-arg VERSION=$(shell $(BIN)/cli-mcp --version | cut -d" " -f2) \
+  --build-arg REVISION=$(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+
+# The locked libraries as wheels for the images' Python, which need not be this machine's.
+build/wheels/.$(IMAGE_PYTHON)-$(IMAGE_ARCH): requirements/runtime.txt requirements/sandbox.txt requirements/agent-bundle.txt | $(VENV)/.runtime
+	rm -rf build/wheels && mkdir -p build/wheels
+	$(BIN)/pip --disable-pip-version-check download --quiet --dest build/wheels --require-hashes --no-deps \
+	  --only-binary :all: --python-version $(IMAGE_PYTHON) \
+	  $(foreach tag,2_28 2_17 2_12 2_5,--platform manylinux_$(tag)_$(IMAGE_ARCH)) --platform manylinux2014_$(IMAGE_ARCH) \
+	  $(foreach lock,$^,--requirement $(lock))
+	touch $@
 
 # --- environments -----------------------------------------------------------------------------------------
 # One stamp for each set of packages; a changed lock file installs it again.
