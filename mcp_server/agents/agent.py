@@ -26,6 +26,14 @@ class AgentMisbehaved(ExecutionError):
     """The agent's answer is none that an agent of ours gives; what it says is not to be believed."""
 
 
+def misbehaved(what: str) -> AgentMisbehaved:
+    """`what` names, in words of ours, what the answer of the agent violates."""
+    return AgentMisbehaved(
+        f"The sandbox gave an answer that no agent gives: {what}. A process in it may have taken the agent "
+        "over. End this session (DELETE /sessions/ID) and use a new one."
+    )
+
+
 class SandboxAgent(Protocol):
     """Runs commands in pods that the caller of these methods has claimed."""
 
