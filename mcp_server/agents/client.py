@@ -121,23 +121,8 @@ class AgentClient:
 
     async def wait_ready(self, agent: AgentAddress, deadline: float) -> None:
         """See SandboxAgent."""
-        loop = asyncio.get_running_loop()
-        poll_seconds = _FIRST_POLL_SECONDS
         with self._counted(agent):
-            while True:
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        health = await self._health(agent)
-                    if health is None:
-                        return
-                except (ConnectFailed, ConnectionBroken):
-                    health = "it does not answer"
-                except TimeoutError:
-                    raise AgentUnreachable("The sandbox did not become ready in time.") from None
-                if loop.time() + poll_seconds >= deadline:
-                    raise AgentUnreachable(f"The sandbox did not become ready in time: {health}.")
-                await asyncio.sleep(poll_seconds)
-                poll_seconds = min(poll_seconds * 1.5, _LAST_POLL_SECONDS)
+            await self._poll_health(agent, deadline)
 
     def forget(self, pod_uid: str) -> None:
         """See SandboxAgent."""
@@ -211,8 +196,24 @@ class AgentClient:
 
     async def _learn_boot(self, agent: AgentAddress) -> str:
         """Raises AgentUnreachable when the agent is not ready soon."""
-        await self.wait_ready(agent, asyncio.get_running_loop().time() + RESTART_SECONDS)
+        await self._poll_health(agent, asyncio.get_running_loop().time() + RESTART_SECONDS)
         return self._boots[agent.pod_uid]
+
+    async def _poll_health(self, agent: AgentAddress, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        poll_seconds = _FIRST_POLL_SECONDS
+        problem: str | None = "it does not answer"
+        while loop.time() < deadline:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    problem = await self._health(agent)
+            except (ConnectFailed, ConnectionBroken, TimeoutError):
+                problem = "it does not answer"
+            if problem is None:
+                return
+            await asyncio.sleep(poll_seconds)
+            poll_seconds = min(poll_seconds * 1.5, _LAST_POLL_SECONDS)
+        raise AgentUnreachable(f"The sandbox did not become ready in time: {problem}. Try again in a moment.")
 
     async def _health(self, agent: AgentAddress) -> str | None:
         """Why the agent is not ready; None when it is, and then its boot is known.

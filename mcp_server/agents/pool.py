@@ -20,14 +20,16 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def connection(self, agent: AgentAddress, *, fresh: bool = False) -> AsyncIterator[AgentConnection]:
-        """An idle connection unless `fresh`, or a new one; it is kept when its answer was read to the end.
+        """An idle connection unless `fresh`, or a new one; kept unless an exception passes through here.
         Raises ConnectFailed."""
         connection = None if fresh else self._take(agent)
         connection = connection or await AgentConnection.open(agent, self._port)
         try:
             yield connection
-        finally:
-            self._give_back(agent, connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._give_back(agent, connection)
 
     def forget(self, pod_uid: str) -> None:
         for agent in [agent for agent in self._idle if agent.pod_uid == pod_uid]:
