@@ -24,6 +24,10 @@ LABEL_CONTROLLER_UID = "controller-uid"
 ANNOTATION_LAST_ACTIVITY = f"{GROUP}/last-activity"
 ANNOTATION_LAST_USED = f"{GROUP}/last-used"
 ANNOTATION_SESSION_OWNER = f"{GROUP}/session-owner"
+ANNOTATION_STARTED = f"{GROUP}/session-started"
+"""On an active pod: when the first command of its session had run. Without it the session is a new one."""
+ANNOTATION_ENDED_BY = f"{GROUP}/ended-by"
+"""On a retiring pod: what its session was ended by, in the words of the server that did."""
 ANNOTATION_PROXY_CONFIG_HASH = f"{GROUP}/proxy-config-hash"
 ANNOTATION_ROTATE_SESSION_KEY = f"{GROUP}/rotate-session-key"
 ANNOTATION_ROTATE_PROXY_CA = f"{GROUP}/rotate-proxy-ca"
@@ -127,3 +131,8 @@ class InstanceNames:
     def pool_prefix(self) -> str:
         """Warm pods, and the claims of their workspaces: this and a number."""
         return f"{self.server}-pool-"
+
+    @property
+    def on_demand_prefix(self) -> str:
+        """Pods that the server makes for one session: this, a hash of the session's id, and a number."""
+        return f"{self.server}-s-"

@@ -1,0 +1,195 @@
+"""The sandbox backend of a cluster: a session is a pod, and its commands go to the agent there.
+
+Any number of replicas serve the same sessions; none of them knows anything that the cluster does not. A call
+of a session whose pod is known makes no request to the Kubernetes API.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+from cli_mcp import names
+from cli_mcp.execution import ExecutionError, ProgressCallback
+from mcp_server.agents.agent import AgentUnreachable, SandboxAgent
+from mcp_server.backend import Readiness, SessionKey, SessionOutcome, SessionState
+from mcp_server.cluster import writes
+from mcp_server.cluster.activity import Activity
+from mcp_server.cluster.cache import PodCache
+from mcp_server.cluster.commands import Commands, NotServing
+from mcp_server.cluster.configuration import Configuration
+from mcp_server.cluster.diagnosis import ended
+from mcp_server.cluster.finding import SessionPods, sandbox_selector
+from mcp_server.cluster.kubernetes import KubernetesApi, KubernetesError, Object, Resource
+from mcp_server.cluster.pods import MalformedPod, SandboxPod, read_pod
+from mcp_server.cluster.watch import Watch
+
+logger = logging.getLogger(__name__)
+
+START_SECONDS = 60.0
+"""How long a call waits for a sandbox that starts."""
+STALE_SECONDS = 30.0
+"""News older than this is not good enough for claiming or making a pod."""
+_ATTEMPTS = 3
+
+
+class PodSessions:
+    """See mcp_server.backend.SandboxBackend. In use inside of `running`.
+
+    `instance` and `namespace` say whose sandboxes these are.
+    """
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        agent: SandboxAgent,
+        *,
+        instance: str,
+        namespace: str,
+        start_seconds: float = START_SECONDS,
+        stale_seconds: float = STALE_SECONDS,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        instance_names = names.InstanceNames(instance)
+        self._api = api
+        self._pods = Resource.core(namespace, "pods")
+        self._start_seconds = start_seconds
+        self._stale_seconds = stale_seconds
+        self._now = now
+        self._cache = PodCache(on_gone=self._forget)
+        self._configuration = Configuration(instance_names.server)
+        self._activity = Activity(self._stamp, self._cache.get, self._idle_timeout, now)
+        self._pod_watch = Watch(
+            api,
+            self._pods,
+            _CachedPods(self._cache),
+            labels=sandbox_selector(instance_names),
+            on_recovery=self._activity.stamp_all,
+        )
+        self._configuration_watch = Watch(
+            api,
+            Resource.core(namespace, "configmaps"),
+            self._configuration,
+            fields=f"metadata.name={instance_names.server}",
+        )
+        self._sessions = SessionPods(
+            api,
+            instance_names,
+            namespace,
+            self._cache,
+            self._configuration,
+            self._activity,
+            self._stale_because,
+            now,
+        )
+        self._commands = Commands(
+            agent, self._cache, lambda: self._configuration.limits, self._sessions.retire
+        )
+        self._begun: set[str] = set()  # uids of pods whose first command had its answer from here
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["PodSessions"]:
+        watches = [asyncio.create_task(watch.run()) for watch in (self._pod_watch, self._configuration_watch)]
+        try:
+            yield self
+        finally:
+            for task in watches:
+                task.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+
+    async def run(
+        self, session: SessionKey, command: str, timeout_seconds: float, on_progress: ProgressCallback
+    ) -> SessionOutcome:
+        start_deadline = asyncio.get_running_loop().time() + self._start_seconds
+        error: ExecutionError | None = None
+        for _ in range(_ATTEMPTS):
+            pod = await self._sessions.find(session, verify=error is not None)
+            try:
+                async with self._activity.kept(pod):
+                    outcome = await self._commands.run(
+                        pod, session.id, command, timeout_seconds, on_progress, start_deadline=start_deadline
+                    )
+                    return SessionOutcome(outcome, await self._state(pod))
+            except AgentUnreachable as unreachable:
+                error = unreachable
+            except NotServing as lost:
+                error = ended(lost.pod, self._configuration.limits)
+                if lost.pod.ended_by:
+                    raise error from None
+        assert error is not None
+        raise error
+
+    async def end(self, session: SessionKey, *, delete_workspace: bool) -> None:
+        await self._sessions.end(session)
+
+    def readiness(self) -> Readiness:
+        if not self._pod_watch.synced or not self._configuration_watch.synced:
+            return Readiness(False, "the Kubernetes API has not been read yet")
+        closed = self._stale_because() or self._configuration.closed_because()
+        return Readiness(True, f"no new sessions: {closed}") if closed else Readiness(True)
+
+    def session_count(self) -> int:
+        return self._sessions.count_sessions()
+
+    def warm_count(self) -> int:
+        return len(self._sessions.warm())
+
+    async def _state(self, pod: SandboxPod) -> SessionState:
+        """What the result of a command that has just run in `pod` says of its session.
+
+        The pod is marked before the first answer goes out, so that no other replica says "new" to the next
+        call. An API server that fails costs the mark, not the answer.
+        """
+        known = self._cache.get(pod.uid) or pod
+        if known.started or pod.uid in self._begun:
+            return SessionState.CONTINUED
+        self._begun.add(pod.uid)
+        try:
+            written = await self._api.patch(self._pods, pod.name, writes.started(pod, self._now()))
+            self._cache.written(read_pod(written))
+        except KubernetesError as error:
+            logger.warning("pod %s could not be marked as started: %s", pod.name, error)
+        return SessionState.NEW
+
+    async def _stamp(self, pod: SandboxPod) -> None:
+        written = await self._api.patch(self._pods, pod.name, writes.stamp(pod, self._now()))
+        self._cache.written(read_pod(written))
+
+    def _idle_timeout(self) -> timedelta:
+        return timedelta(seconds=self._configuration.limits.idle_timeout_seconds)
+
+    def _stale_because(self) -> str:
+        seconds = max(watch.stale_seconds() for watch in (self._pod_watch, self._configuration_watch))
+        return "" if seconds < self._stale_seconds else "the Kubernetes API has been silent for too long"
+
+    def _forget(self, uid: str) -> None:
+        self._commands.forget(uid)
+        self._begun.discard(uid)
+
+
+class _CachedPods:
+    """Fills a cache with what a watch shows."""
+
+    def __init__(self, cache: PodCache) -> None:
+        self._cache = cache
+
+    def listed(self, items: list[Object], revision: str) -> None:
+        self._cache.replace((pod for item in items if (pod := _read(item))), revision)
+
+    def changed(self, event: str, item: Object) -> None:
+        pod = _read(item)
+        if pod is None:
+            return
+        if event == "DELETED":
+            self._cache.deleted(pod)
+        else:
+            self._cache.watched(pod)
+
+
+def _read(item: Object) -> SandboxPod | None:
+    try:
+        return read_pod(item)
+    except MalformedPod as error:
+        logger.error("the Kubernetes API shows %s", error)
+        return None

@@ -1,0 +1,108 @@
+"""What the server writes: the patches of the claim protocol, and pods that are born claiming."""
+
+from datetime import UTC, datetime
+
+import orjson
+
+from cli_mcp import names
+from cli_mcp.sandbox_config import SandboxConfig
+from mcp_server.backend import SessionKey
+from mcp_server.cluster.kubernetes import Object
+from mcp_server.cluster.pods import SandboxPod
+
+
+def claim(pod: SandboxPod, session: SessionKey, now: datetime) -> Object:
+    """Everything that a claim consists of in one write."""
+    return _swap(pod, _claimed_labels(session), _claimed_annotations(session, now))
+
+
+def activate(pod: SandboxPod, now: datetime) -> Object:
+    return _swap(
+        pod, {names.LABEL_STATE: names.STATE_ACTIVE}, {names.ANNOTATION_LAST_ACTIVITY: timestamp(now)}
+    )
+
+
+def retire(pod: SandboxPod, ended_by: str = "") -> Object:
+    """`ended_by` is what other replicas tell callers whose commands still run."""
+    annotations = {names.ANNOTATION_ENDED_BY: ended_by} if ended_by else {}
+    return _swap(pod, {names.LABEL_STATE: names.STATE_RETIRING}, annotations)
+
+
+def stamp(pod: SandboxPod, now: datetime) -> Object:
+    """A sign of life. Whatever else has changed meanwhile stays, and a pod that retires goes on to do so."""
+    return _patch(pod, {}, {names.ANNOTATION_LAST_ACTIVITY: timestamp(now)})
+
+
+def renew(pod: SandboxPod, now: datetime) -> Object:
+    """A sign of life of a session that may be about to expire: fails if that has begun."""
+    return _swap(pod, {}, {names.ANNOTATION_LAST_ACTIVITY: timestamp(now)})
+
+
+def started(pod: SandboxPod, now: datetime) -> Object:
+    """From now on the session is not a new one any more."""
+    return _patch(pod, {}, {names.ANNOTATION_STARTED: timestamp(now)})
+
+
+def newborn(config: SandboxConfig, name: str, namespace: str, session: SessionKey, now: datetime) -> Object:
+    """A pod for one session, from a configuration that has a template.
+
+    The annotation is the one in which Metacontroller keeps what it applied last: with it there from the start
+    the first sync, which returns exactly this, has nothing to write.
+    """
+    assert config.template is not None
+    pod: Object = orjson.loads(orjson.dumps(config.template))
+    metadata = pod["metadata"]
+    labels = {**metadata.get("labels", {}), **_claimed_labels(session)}
+    applied = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "labels": {names.LABEL_CONTROLLER_UID: labels[names.LABEL_CONTROLLER_UID]},
+            "name": name,
+            "namespace": namespace,
+        },
+    }
+    pod["metadata"] = {
+        **metadata,
+        "name": name,
+        "namespace": namespace,
+        "labels": labels,
+        "annotations": {
+            **metadata.get("annotations", {}),
+            **_claimed_annotations(session, now),
+            names.ANNOTATION_LAST_APPLIED: orjson.dumps(applied, option=orjson.OPT_SORT_KEYS).decode(),
+        },
+        "ownerReferences": [dict(config.owner_reference)],
+    }
+    return pod
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339 in UTC, with whole seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _claimed_labels(session: SessionKey) -> dict[str, str]:
+    return {names.LABEL_SESSION_ID: session.id, names.LABEL_STATE: names.STATE_CLAIMING}
+
+
+def _claimed_annotations(session: SessionKey, now: datetime) -> dict[str, str]:
+    return {
+        names.ANNOTATION_SESSION_OWNER: session.owner,
+        names.ANNOTATION_LAST_ACTIVITY: timestamp(now),
+    }
+
+
+def _swap(pod: SandboxPod, labels: dict[str, str], annotations: dict[str, str]) -> Object:
+    """A compare-and-swap: refused when the pod is not at the revision that was looked at."""
+    body = _patch(pod, labels, annotations)
+    body["metadata"]["resourceVersion"] = pod.revision
+    return body
+
+
+def _patch(pod: SandboxPod, labels: dict[str, str], annotations: dict[str, str]) -> Object:
+    """Refused when another pod has the name."""
+    metadata: Object = {"uid": pod.uid}
+    metadata |= {"labels": labels} if labels else {}
+    metadata |= {"annotations": annotations} if annotations else {}
+    return {"metadata": metadata}
