@@ -1,0 +1,165 @@
+"""The session channel of an SSH connection as lines in and lines out, with back-pressure both ways.
+
+Every command and shell gets the same: MCP over stdio. There is no terminal, and of the subsystems only `mcp`.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import asyncssh
+
+SUBSYSTEM = "mcp"
+# Enough to keep a client busy; of what it sends while nobody reads, no more than this is kept.
+WINDOW_BYTES = 256 * 1024
+# Locale variables are a handful. asyncssh keeps whatever a client sends, for as long as the channel lives.
+_MAX_ENVIRONMENT = 64
+
+_NOT_A_SHELL = (
+    "cli-mcp: this is an MCP server, one JSON-RPC message a line, and no shell. "
+    "To run commands in the sandbox use an MCP client.\n"
+)
+
+
+class LineTooLong(Exception):
+    """A line that is longer than a message may be; the rest of the stream cannot be understood."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"A message is one line of at most {max_bytes / 1024 / 1024:g} MiB.")
+
+
+class ConnectionClosed(Exception):
+    """The channel or its connection is gone; there is nobody to write to."""
+
+
+class StdioChannel(asyncssh.SSHServerSession[bytes]):
+    """`on_started` is called when the client has asked for a session and was granted it, `on_refusal` with
+    the name of what it asked for and nobody gets. `connection_writable` is cleared while the connection
+    itself cannot take more."""
+
+    def __init__(
+        self,
+        *,
+        max_line_bytes: int,
+        connection_writable: asyncio.Event,
+        on_started: Callable[["StdioChannel"], None],
+        on_refusal: Callable[[str], None],
+    ) -> None:
+        self._max_line_bytes = max_line_bytes
+        self._connection_writable = connection_writable
+        self._on_started = on_started
+        self._on_refusal = on_refusal
+        self._channel: asyncssh.SSHServerChannel[bytes] | None = None
+        self._received = bytearray()
+        self._searched = 0
+        """So much of `_received` has no line end."""
+        self._paused = False
+        self._ended = False
+        """No more will be received: the client said so, or we want no more."""
+        self._more = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.closed = asyncio.Event()
+        self.lines_read = 0
+
+    async def read_line(self) -> bytes | None:
+        """The next line without its end, None when there are no more. Raises LineTooLong.
+
+        What follows the last line end at the end of the stream is no message.
+        """
+        while True:
+            end = self._received.find(b"\n", self._searched)
+            if end >= 0:
+                line = bytes(self._received[:end])
+                del self._received[: end + 1]
+                self._searched = 0
+                self.lines_read += 1
+                return line
+            self._searched = len(self._received)
+            if self._searched > self._max_line_bytes:
+                raise LineTooLong(self._max_line_bytes)
+            if self._ended:
+                return None
+            self._resume()
+            self._more.clear()
+            await self._more.wait()
+
+    async def write_line(self, line: bytes) -> None:
+        """Write `line` once the client has room for it. Raises ConnectionClosed."""
+        for event in (self._writable, self._connection_writable):
+            await event.wait()
+        if self._channel is None or self._channel.is_closing():
+            raise ConnectionClosed
+        self._channel.write(line + b"\n")
+
+    def write_note(self, text: str) -> None:
+        """Something for a person, on the client's standard error."""
+        if self._channel is not None and not self._channel.is_closing():
+            self._channel.write_stderr(text.encode())
+
+    def finish_reading(self) -> None:
+        """As if the client had nothing more to say."""
+        self._ended = True
+        self._more.set()
+
+    def exit(self, status: int) -> None:
+        """Tell the client the exit status and close the channel once it has been given everything."""
+        if self._channel is not None and not self._channel.is_closing():
+            self._channel.exit(status)
+
+    @property
+    def overstuffed(self) -> bool:
+        """Whether the client has set more environment variables than anybody needs."""
+        return self._channel is not None and len(self._channel.get_environment_bytes()) > _MAX_ENVIRONMENT
+
+    # What asyncssh calls
+
+    def connection_made(self, chan: asyncssh.SSHServerChannel[bytes]) -> None:
+        self._channel = chan
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._channel = None
+        self.closed.set()
+        self._writable.set()
+        self.finish_reading()
+
+    def pty_requested(self, term_type: str, term_size: object, term_modes: object) -> bool:
+        self._on_refusal("a terminal")
+        return False
+
+    def shell_requested(self) -> bool:
+        return True
+
+    def exec_requested(self, command: str) -> bool:
+        self.write_note(_NOT_A_SHELL)
+        return True
+
+    def subsystem_requested(self, subsystem: str) -> bool:
+        if subsystem == SUBSYSTEM:
+            return True
+        self._on_refusal(f"the subsystem {subsystem[:40]!r}")
+        return False
+
+    def session_started(self) -> None:
+        self._on_started(self)
+
+    def data_received(self, data: bytes, datatype: asyncssh.DataType) -> None:
+        self._received += data
+        self._more.set()
+        if len(self._received) >= WINDOW_BYTES and not self._paused and self._channel is not None:
+            self._paused = True
+            self._channel.pause_reading()
+
+    def eof_received(self) -> bool:
+        self.finish_reading()
+        return True  # answers may still be on their way
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def _resume(self) -> None:
+        if self._paused and self._channel is not None:
+            self._paused = False
+            self._channel.resume_reading()

@@ -1,0 +1,128 @@
+"""MCP over lines of JSON-RPC, for both protocol eras: from a pair of line streams to the SDK's server.
+
+A client may send as much as it likes: what it has not read stops what it may ask for next.
+"""
+
+import asyncio
+import json
+from typing import Any, Protocol
+
+import anyio
+from anyio.streams.memory import MemoryObjectSendStream
+from mcp import types
+from mcp.server.lowlevel import Server
+from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
+
+MAX_REQUESTS = 16
+"""That a connection may have running. A shell takes them one by one, and its queue is no longer than this."""
+
+_CANCELLED = "notifications/cancelled"
+
+
+class Lines(Protocol):
+    """What a client and a server say to each other, a message a line."""
+
+    async def read_line(self) -> bytes | None:
+        """The next line without its end; None when the client has nothing more to say."""
+        ...
+
+    async def write_line(self, line: bytes) -> None:
+        """Return once the client has room for `line`."""
+        ...
+
+
+async def serve_lines(server: Server[Any], lines: Lines) -> None:
+    """Serve until the client has nothing more to say and has the answers to all that it asked for.
+
+    What reading and writing raise comes out as it is; requests that run then are cancelled.
+    """
+    # Without buffers: whoever has an answer waits until the client has taken the one before.
+    to_server, from_client = anyio.create_memory_object_stream[SessionMessage | Exception]()
+    from_server, to_client = anyio.create_memory_object_stream[SessionMessage]()
+    requests = _OpenRequests()
+
+    async def receive() -> None:
+        async with to_server:
+            while (line := await lines.read_line()) is not None:
+                if line.strip():
+                    await _hand_over(line, lines, requests, to_server)
+            await requests.fewer_than(1)
+
+    async def send() -> None:
+        async for outgoing in to_client:
+            message = outgoing.message
+            await lines.write_line(message.model_dump_json(by_alias=True, exclude_unset=True).encode())
+            if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+                requests.forget(message.id)
+
+    serving = server.run(from_client, from_server, server.create_initialization_options())
+    tasks = [asyncio.create_task(part) for part in (receive(), send(), serving)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for stream in (to_server, from_client, from_server, to_client):
+            stream.close()
+
+
+class _OpenRequests:
+    """The ids of the requests that have no answer yet."""
+
+    def __init__(self) -> None:
+        self._ids: set[int | str] = set()
+        self._fewer = asyncio.Event()
+
+    def __contains__(self, request_id: int | str) -> bool:
+        return request_id in self._ids
+
+    def add(self, request_id: int | str) -> None:
+        self._ids.add(request_id)
+
+    def forget(self, request_id: object) -> None:
+        self._ids = {known for known in self._ids if known != request_id}
+        self._fewer.set()
+
+    async def fewer_than(self, count: int) -> None:
+        while len(self._ids) >= count:
+            self._fewer.clear()
+            await self._fewer.wait()
+
+
+async def _hand_over(
+    line: bytes,
+    lines: Lines,
+    requests: _OpenRequests,
+    to_server: MemoryObjectSendStream[SessionMessage | Exception],
+) -> None:
+    """Give the server one message; what is none is answered here, as JSON-RPC 2.0 section 5.1 asks."""
+    try:
+        message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValidationError as error:
+        await lines.write_line(_no_message(error))
+        return
+    if isinstance(message, types.JSONRPCRequest):
+        if message.id in requests:
+            await lines.write_line(_error(types.INVALID_REQUEST, "A request with this id is running."))
+            return
+        await requests.fewer_than(MAX_REQUESTS)
+        requests.add(message.id)
+    await to_server.send(SessionMessage(message))
+    if isinstance(message, types.JSONRPCNotification) and message.method == _CANCELLED:
+        requests.forget((message.params or {}).get("requestId"))  # it will have no answer
+
+
+def _no_message(error: ValidationError) -> bytes:
+    if error.errors(include_input=False, include_url=False)[0]["type"] == "json_invalid":
+        return _error(
+            types.PARSE_ERROR, "This line is not JSON. MCP over stdio is one JSON-RPC message a line."
+        )
+    return _error(types.INVALID_REQUEST, "This line is JSON, but no JSON-RPC 2.0 request or notification.")
+
+
+def _error(code: int, message: str) -> bytes:
+    return json.dumps(
+        {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}, separators=(",", ":")
+    ).encode()
