@@ -33,11 +33,20 @@ class Forbidden(AuthenticationError):
     """A known caller who may not do this: 403."""
 
 
-class Authenticator(Protocol):
-    async def authenticate(self, token: str | None, action: Action) -> Caller:
-        """The caller whom `token`, from `Authorization: Bearer`, belongs to.
+class TooManyFailures(AuthenticationError):
+    """Too many refused tokens came from the same place: 429."""
 
-        Raises Unauthenticated or Forbidden.
+
+class AuthenticationUnavailable(AuthenticationError):
+    """Who the caller is cannot be found out now: 503."""
+
+
+class Authenticator(Protocol):
+    async def authenticate(self, token: str | None, action: Action, client_address: str) -> Caller:
+        """The caller whom `token`, from `Authorization: Bearer`, belongs to. `client_address` is where the
+        request came from.
+
+        Raises an AuthenticationError.
         """
         ...
 
@@ -54,7 +63,7 @@ class StaticToken:
         self._token = token.encode()
         self._caller = caller
 
-    async def authenticate(self, token: str | None, action: Action) -> Caller:
+    async def authenticate(self, token: str | None, action: Action, client_address: str) -> Caller:
         if token is None:
             raise Unauthenticated("Send the server's token in a header: Authorization: Bearer TOKEN")
         if not hmac.compare_digest(token.encode("utf-8", "surrogateescape"), self._token):
@@ -70,5 +79,5 @@ class NoAuthentication:
     def __init__(self, caller: Caller = LOCAL_CALLER) -> None:
         self._caller = caller
 
-    async def authenticate(self, token: str | None, action: Action) -> Caller:
+    async def authenticate(self, token: str | None, action: Action, client_address: str) -> Caller:
         return self._caller

@@ -13,7 +13,15 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_server.authentication import Action, AuthenticationError, Authenticator, Caller, Unauthenticated
+from mcp_server.authentication import (
+    Action,
+    AuthenticationError,
+    AuthenticationUnavailable,
+    Authenticator,
+    Caller,
+    TooManyFailures,
+    Unauthenticated,
+)
 from mcp_server.settings import ServerSettings
 
 OPEN_PATHS = frozenset({"/live", "/health"})
@@ -94,6 +102,19 @@ def bearer_token(headers: Headers) -> str | None:
     return token.strip() or None if scheme.lower() == "bearer" else None
 
 
+_REFUSALS: Mapping[type[AuthenticationError], tuple[int, str, Mapping[str, str]]] = {
+    # The challenge is RFC 9110 section 11.6.1.
+    Unauthenticated: (401, "unauthenticated", {"WWW-Authenticate": 'Bearer realm="cli-mcp"'}),
+    TooManyFailures: (429, "too_many_failures", {"Retry-After": "60"}),
+    AuthenticationUnavailable: (503, "authentication_unavailable", {"Retry-After": "5"}),
+}
+
+
+def refusal_of(error: AuthenticationError) -> Refusal:
+    status, reason, headers = _REFUSALS.get(type(error), (403, "forbidden", {}))
+    return Refusal(status, reason, str(error), headers)
+
+
 def action_of(path: str) -> Action:
     if path == "/metrics":
         return Action.READ_METRICS
@@ -149,13 +170,13 @@ class Guards:
                 return refusal
         if scope["path"] in OPEN_PATHS:
             return None
+        client = scope.get("client")
         try:
-            caller = await self._authenticator.authenticate(bearer_token(headers), action_of(scope["path"]))
-        except Unauthenticated as error:
-            challenge = {"WWW-Authenticate": 'Bearer realm="cli-mcp"'}  # RFC 9110 section 11.6.1
-            return Refusal(401, "unauthenticated", str(error), challenge)
+            caller = await self._authenticator.authenticate(
+                bearer_token(headers), action_of(scope["path"]), client[0] if client else ""
+            )
         except AuthenticationError as error:
-            return Refusal(403, "forbidden", str(error))
+            return refusal_of(error)
         scope.setdefault("state", {})["caller"] = caller
         return check_declared_size(headers, self._settings)
 

@@ -170,11 +170,11 @@ async def test_an_empty_token_is_no_token() -> None:
 
 
 async def test_an_authenticator_hears_the_token_and_what_the_caller_wants() -> None:
-    heard: list[tuple[str | None, Action]] = []
+    heard: list[tuple[str | None, Action, str]] = []
 
     class Listening:
-        async def authenticate(self, token: str | None, action: Action) -> Caller:
-            heard.append((token, action))
+        async def authenticate(self, token: str | None, action: Action, client_address: str) -> Caller:
+            heard.append((token, action, client_address))
             raise Forbidden("You may read, not call.")
 
     async with running_server(authenticator=Listening()) as server, server.http() as http:
@@ -183,7 +183,8 @@ async def test_an_authenticator_hears_the_token_and_what_the_caller_wants() -> N
         answer = await http.get("/metrics")
         assert answer.status_code == 403
         assert answer.json() == {"error": "You may read, not call."}
-    assert heard == [(TOKEN, Action.CALL), (TOKEN, Action.END_SESSION), (TOKEN, Action.READ_METRICS)]
+    actions = [Action.CALL, Action.END_SESSION, Action.READ_METRICS]
+    assert heard == [(TOKEN, action, "127.0.0.1") for action in actions]
 
 
 @pytest.mark.parametrize("header", ["Origin: http://localhost", f"Authorization: Bearer {TOKEN}"])

@@ -1,0 +1,184 @@
+"""Asks the Kubernetes API server who a caller is and what they may do with the instance's MCP server.
+
+The right is `climcpinstances/mcp`, a subresource that exists in RBAC alone: create to call, delete to end a
+session, get to read metrics. https://kubernetes.io/docs/reference/access-authn-authz/authentication/
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import httpx2
+
+from cli_mcp.names import GROUP, MCP_SUBRESOURCE, PLURAL
+from mcp_server.authentication import Action, AuthenticationUnavailable, Caller, Forbidden, Unauthenticated
+
+_log = logging.getLogger(__name__)
+
+_AUTHENTICATION = "/apis/authentication.k8s.io/v1"
+_AUTHORIZATION = "/apis/authorization.k8s.io/v1"
+_VERBS: Mapping[Action, str] = {
+    Action.CALL: "create",
+    Action.END_SESSION: "delete",
+    Action.READ_METRICS: "get",
+}
+# Who sends no valid credential may still be somebody, where the API server lets anybody in.
+_NOBODY = frozenset({"", "system:anonymous"})
+
+Json = Mapping[str, Any]
+
+
+class Reviewer(Protocol):
+    async def review(self, token: str, action: Action) -> Caller:
+        """The caller whom `token` belongs to, who may do `action`.
+
+        Raises Unauthenticated, Forbidden and AuthenticationUnavailable.
+        """
+        ...
+
+
+class SelfReviews:
+    """Asks with the caller's own token, which every authenticated user may: nobody has to grant the server
+    anything. `api` must carry no credential of its own (of a client certificate, too, the answer would be
+    about the server)."""
+
+    def __init__(self, api: httpx2.AsyncClient, namespace: str, instance: str) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._instance = instance
+
+    async def review(self, token: str, action: Action) -> Caller:
+        """See Reviewer."""
+        headers = {"Authorization": f"Bearer {token}"}
+        review = _review("authentication.k8s.io/v1", "SelfSubjectReview")
+        answer = await _post(self._api, f"{_AUTHENTICATION}/selfsubjectreviews", review, headers)
+        caller = caller_of(_member(answer, "status", "userInfo"))
+        attributes = resource_attributes(self._namespace, self._instance, action)
+        review = _review(
+            "authorization.k8s.io/v1", "SelfSubjectAccessReview", {"resourceAttributes": attributes}
+        )
+        answer = await _post(self._api, f"{_AUTHORIZATION}/selfsubjectaccessreviews", review, headers)
+        check_allowed(_member(answer, "status"), action, self._namespace, self._instance)
+        return caller
+
+
+class TokenReviews:
+    """Asks with the server's own credential, which `api` carries; that takes the ClusterRole
+    system:auth-delegator. Tokens must be made for `audience`, and are of no use at the API server itself."""
+
+    def __init__(self, api: httpx2.AsyncClient, namespace: str, instance: str) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._instance = instance
+        self.audience = f"{GROUP}/{namespace}/{instance}"
+
+    async def review(self, token: str, action: Action) -> Caller:
+        """See Reviewer."""
+        spec: dict[str, Any] = {"token": token, "audiences": [self.audience]}
+        user = self._user(
+            await self._ask(
+                f"{_AUTHENTICATION}/tokenreviews", _review("authentication.k8s.io/v1", "TokenReview", spec)
+            )
+        )
+        caller = caller_of(user)
+        spec = {
+            "user": user["username"],
+            **{name: user[name] for name in ("uid", "groups", "extra") if user.get(name)},
+            "resourceAttributes": resource_attributes(self._namespace, self._instance, action),
+        }
+        answer = await self._ask(
+            f"{_AUTHORIZATION}/subjectaccessreviews",
+            _review("authorization.k8s.io/v1", "SubjectAccessReview", spec),
+        )
+        check_allowed(_member(answer, "status"), action, self._namespace, self._instance)
+        return caller
+
+    def _user(self, answer: Json) -> Json:
+        status = _member(answer, "status")
+        # An authenticator that knows no audiences leaves them out: then the token was not made for us.
+        if status.get("authenticated") is True and self.audience in (status.get("audiences") or ()):
+            return _member(status, "user")
+        raise Unauthenticated(
+            "This token is not valid here. It has expired, was revoked, or was not made for this server: "
+            f"kubectl create token SERVICEACCOUNT --audience={self.audience}"
+        )
+
+    async def _ask(self, path: str, body: Json) -> Json:
+        try:
+            return await _post(self._api, path, body)
+        except (Unauthenticated, Forbidden):
+            # The answer to the server's own credential, not to the caller's.
+            _log.error(
+                "the server may not review tokens: bind the ClusterRole system:auth-delegator to its "
+                "ServiceAccount, or do without --token-review"
+            )
+            raise AuthenticationUnavailable(
+                "This server is not allowed to check tokens. Its log says what an administrator has to do."
+            ) from None
+
+
+def caller_of(user: Json) -> Caller:
+    """Name and uid, since a name can be given again to somebody else. As JSON the two cannot be confused.
+    Raises Unauthenticated for nobody."""
+    name, uid = user.get("username", ""), user.get("uid", "")
+    if not isinstance(name, str) or not isinstance(uid, str) or name in _NOBODY:
+        raise Unauthenticated("This token belongs to nobody.")
+    return Caller(json.dumps([name, uid], separators=(",", ":")))
+
+
+def resource_attributes(namespace: str, instance: str, action: Action) -> dict[str, str]:
+    return {
+        "namespace": namespace,
+        "verb": _VERBS[action],
+        "group": GROUP,
+        "resource": PLURAL,
+        "subresource": MCP_SUBRESOURCE,
+        "name": instance,
+    }
+
+
+def check_allowed(status: Json, action: Action, namespace: str, instance: str) -> None:
+    """Raises Forbidden."""
+    if status.get("allowed") is True and status.get("denied") is not True:
+        return
+    raise Forbidden(
+        f"This caller may not use the MCP server of the instance {instance}: {_VERBS[action]} on "
+        f"{PLURAL}/{MCP_SUBRESOURCE} is missing. The Role cli-mcp-{instance}-client in the namespace "
+        f"{namespace} has it: ask an administrator to bind it."
+    )
+
+
+def _review(api_version: str, kind: str, spec: Json | None = None) -> Json:
+    head = {"apiVersion": api_version, "kind": kind}
+    return head if spec is None else {**head, "spec": spec}
+
+
+def _member(value: Json, *path: str) -> Json:
+    found: Any = value
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+async def _post(
+    api: httpx2.AsyncClient, path: str, body: Json, headers: Mapping[str, str] | None = None
+) -> Json:
+    """The review with its status. Raises Unauthenticated, Forbidden and AuthenticationUnavailable."""
+    try:
+        answer = await api.post(path, json=body, headers=headers)
+        if answer.is_success:
+            return _member({"answer": answer.json()}, "answer")
+    except (httpx2.HTTPError, ValueError) as error:
+        # Not the error itself: what it says of the request is nobody's business.
+        _log.warning("no answer to %s of the API server: %s", path, type(error).__name__)
+        raise AuthenticationUnavailable(_AWAY) from None
+    if answer.status_code == 401:
+        raise Unauthenticated("This token is not valid: it has expired or was revoked. Get a new one.")
+    if answer.status_code == 403:
+        raise Forbidden("The API server does not let this caller ask what they may do.")
+    _log.warning("%s of the API server answers %d", path, answer.status_code)
+    raise AuthenticationUnavailable(_AWAY)
+
+
+_AWAY = "Who you are cannot be checked now: the Kubernetes API server does not answer. Try again in a moment."
