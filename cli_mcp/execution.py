@@ -90,3 +90,7 @@ class SandboxUnavailable(ExecutionError):
 
 class NotSessionOwner(ExecutionError):
     """The session belongs to another caller."""
+
+
+class ToolFailed(ExecutionError):
+    """A typed tool cannot do what it was asked: no such file, a name that is taken, a path that leads out."""

@@ -20,6 +20,8 @@ from local_runtime import bubblewrap, isolation, rlimits
 from local_runtime.bubblewrap import SystemFiles, View
 from local_runtime.cgroups import SessionGroups
 from local_runtime.identity import Identity
+from local_runtime.tool_channel import ToolChannel
+from local_runtime.tool_helper import ToolProgram
 from sandbox_agent import processes
 from sandbox_agent.launch import Launched
 from sandbox_agent.processes import Process
@@ -65,6 +67,7 @@ class BubblewrapLauncher:
         groups: SessionGroups,
         seccomp: bytes,
         open_gateway: OpenGateway,
+        tools: ToolProgram | None = None,
     ) -> None:
         self.exchange = view.exchange
         self.fifo_owner = (identity.uid, identity.gid) if identity.own else None
@@ -78,6 +81,9 @@ class BubblewrapLauncher:
         self._groups = groups
         self._seccomp = seccomp
         self._open_gateway = open_gateway
+        self._tool_program = tools
+        self.tools: ToolChannel | None = None
+        """To the typed tools in the sandbox that was launched last; None where they are not on offer."""
 
     def move_workspace(self, path: Path) -> None:
         """Where the workspace is from now on. A sandbox that runs keeps the directory that it has."""
@@ -87,7 +93,13 @@ class BubblewrapLauncher:
         self, argv: Sequence[str], *, stdin: int, output: int, pass_fds: Sequence[int]
     ) -> Launched:
         self.root = _NO_PROCESS
+        self.close_tools()
         with _Descriptors() as ours:
+            if self._tool_program is not None:
+                requests_read, requests_write = ours.pipe()
+                answers_read, answers_write = ours.pipe()
+                argv = self._tool_program.beside(argv, requests_read, answers_write)
+                pass_fds = (*pass_fds, requests_read, answers_write)
             block_read, block_write = ours.pipe()
             info_read, info_write = ours.pipe()
             errors_read, errors_write = ours.pipe()
@@ -113,7 +125,15 @@ class BubblewrapLauncher:
                 if self.root.pid:
                     processes.send_signal(self.root, signal.SIGKILL)
                 raise
+            if self._tool_program is not None:
+                self.tools = ToolChannel(ours.release(requests_write), ours.release(answers_read))
             return Launched(process, pid)
+
+    def close_tools(self) -> None:
+        """When the sandbox has ended: calls of its tools fail."""
+        if self.tools is not None:
+            self.tools.close()
+            self.tools = None
 
     def cause_of_death(self) -> str | None:
         if not self._groups.killed_for_memory():
@@ -284,6 +304,11 @@ class _Descriptors:
         with open(fd, "wb", closefd=False) as file:
             file.write(content)
         os.lseek(fd, 0, os.SEEK_SET)
+        return fd
+
+    def release(self, fd: int) -> int:
+        """`fd`, which is the caller's from now on."""
+        self._open.discard(fd)
         return fd
 
     def close(self, *fds: int) -> None:

@@ -18,8 +18,10 @@ from local_runtime.egress import Egress, Gateway
 from local_runtime.identity import Identity, NoFreeUid
 from local_runtime.launcher import BubblewrapLauncher
 from local_runtime.state import StateDirectory
+from local_runtime.tool_helper import ToolProgram
 from sandbox_agent import processes
 from sandbox_agent.confined import ConfinedDirectory
+from sandbox_agent.launch import is_helper
 from sandbox_agent.session import ShellSession
 
 log = logging.getLogger(__name__)
@@ -46,6 +48,8 @@ class SandboxSettings:
     workspace_bytes: int
     own_uids: bool
     """Whether each session runs under a uid of its own, which takes root."""
+    tools: ToolProgram | None = None
+    """What serves the typed tools; None when `bash` is the only one on offer."""
 
 
 class Sandbox:
@@ -72,6 +76,7 @@ class Sandbox:
         self._guard = DiskGuard(opened.fileno(), workspace_bytes, self, measurements)
         self._on_closed = on_closed
         self._closing: asyncio.Task[None] | None = None
+        self._tool_calls = 0
 
     def move_workspace(self, path: Path) -> None:
         """Tell the sandbox that its workspace was renamed to `path`."""
@@ -91,7 +96,8 @@ class Sandbox:
         """Raises ExecutionError."""
         await self._guard.before_command()
         outcome = await self.shell.run(command, timeout_seconds, on_progress)
-        await self._guard.after_command(busy=self.shell.running or bool(outcome.background))
+        busy = self.shell.running or bool(outcome.background) or self._tool_calls > 0
+        await self._guard.after_command(busy=busy)
         stopped = self._guard.full is not None and self._guard.full.reason in outcome.notes
         if stopped and outcome.exit_code == 0:
             # A loop that is interrupted between two commands leaves the status of the last one.
@@ -99,6 +105,22 @@ class Sandbox:
         causes = [self.launcher.cause_of_death(), self._guard.full and self._guard.full.reason]
         missing = [cause for cause in causes if cause and cause not in outcome.notes]
         return replace(outcome, notes=(*outcome.notes, *missing)) if missing else outcome
+
+    async def call_tool(
+        self, name: str, arguments: Mapping[str, object], timeout_seconds: float
+    ) -> Mapping[str, object]:
+        """What a typed tool answers, unchecked. Raises ExecutionError."""
+        if not processes.still_runs(self.launcher.root):
+            await self.run(":", timeout_seconds, lambda progress: None)  # makes a new sandbox
+        if self.launcher.tools is None:
+            raise SandboxUnavailable("This sandbox has no tools but bash.")
+        self._tool_calls += 1
+        try:
+            await self._guard.before_command()
+            return await self.launcher.tools.call(name, arguments, timeout_seconds)
+        finally:
+            self._tool_calls -= 1
+            await self._guard.after_command(busy=self.shell.running or self._tool_calls > 0)
 
     async def close(self, reason: str) -> None:
         """End everything that runs in it; waiting and running calls get `reason`. The workspace stays."""
@@ -122,7 +144,8 @@ class Sandbox:
             await asyncio.sleep(_STOP_POLL_SECONDS)
         shell = self.shell.shell_process
         for process in processes.descendants(self.launcher.root).values():
-            if shell_too or shell is None or process.identity != shell.identity:
+            is_shell = shell is not None and process.identity == shell.identity
+            if shell_too or not (is_shell or is_helper(process.pid)):
                 processes.send_signal(process, signal.SIGKILL)
 
     def deleted_bytes(self, device: int) -> int:
@@ -140,6 +163,7 @@ class Sandbox:
 
     async def _close(self, reason: str) -> None:
         await self.shell.close(reason)
+        self.launcher.close_tools()
         await self._gateway.close()
         await self._guard.close()
         await asyncio.to_thread(self._groups.remove)
@@ -232,7 +256,11 @@ class SandboxFactory:
                 **bubblewrap.FIXED_ENVIRONMENT,
                 **self._egress.environment,
             },
-            read_only={**settings.read_only, **self._egress.read_only},
+            read_only={
+                **settings.read_only,
+                **self._egress.read_only,
+                **(settings.tools.read_only if settings.tools else {}),
+            },
         )
         launcher = BubblewrapLauncher(
             settings.program,
@@ -243,6 +271,7 @@ class SandboxFactory:
             groups=groups,
             seccomp=settings.seccomp,
             open_gateway=gateway.open,
+            tools=settings.tools,
         )
         return Sandbox(
             workspace,

@@ -8,9 +8,10 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from cli_mcp.execution import (
     NotSessionOwner,
@@ -20,9 +21,11 @@ from cli_mcp.execution import (
 from local_runtime.pool import WarmPool
 from local_runtime.sandbox import Sandbox, SandboxFactory
 from local_runtime.state import StateDirectory, session_name
-from mcp_server.backend import Readiness, SessionKey, SessionOutcome, SessionState
+from mcp_server.backend import Readiness, SessionKey, SessionOutcome, SessionState, SessionToolResult
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _LONGEST_LOOK_SECONDS = 5.0
 _LOOKS_PER_IDLE_TIMEOUT = 20
@@ -99,16 +102,33 @@ class LocalSessions:
     async def run(
         self, session: SessionKey, command: str, timeout_seconds: float, on_progress: ProgressCallback
     ) -> SessionOutcome:
+        outcome, found = await self._in_sandbox(
+            session, lambda sandbox: sandbox.run(command, timeout_seconds, on_progress)
+        )
+        return SessionOutcome(outcome, found)
+
+    async def call_tool(
+        self, session: SessionKey, name: str, arguments: Mapping[str, object], timeout_seconds: float
+    ) -> SessionToolResult:
+        result, found = await self._in_sandbox(
+            session, lambda sandbox: sandbox.call_tool(name, arguments, timeout_seconds)
+        )
+        return SessionToolResult(result, found)
+
+    async def _in_sandbox(
+        self, session: SessionKey, work: Callable[[Sandbox], Awaitable[T]]
+    ) -> tuple[T, SessionState]:
+        """What `work` returns for the session's sandbox, and how that was found."""
         entry = self._sessions.get(session) or self._begin(session)
         entry.calls += 1
         try:
             sandbox = await asyncio.shield(entry.starting)
-            outcome = await sandbox.run(command, timeout_seconds, on_progress)
+            done = await work(sandbox)
         finally:
             entry.calls -= 1
             entry.idle_since = self._clock()
         found, entry.state = entry.state, SessionState.CONTINUED
-        return SessionOutcome(outcome, found)
+        return done, found
 
     async def end(self, session: SessionKey, *, delete_workspace: bool) -> None:
         if session in self._sessions:

@@ -4,32 +4,18 @@ Nothing here follows a symbolic link, crosses a mount or leaves the directory, w
 openat2(2) with RESOLVE_BENEATH, or a walk from descriptor to descriptor where the kernel lacks it.
 """
 
-import ctypes
 import errno
 import os
 import stat
 from types import TracebackType
 from typing import Self
 
-_SYS_OPENAT2 = 437  # the same number on every architecture since Linux 5.6
-_RESOLVE_NO_XDEV = 0x01
-_RESOLVE_NO_MAGICLINKS = 0x02
-_RESOLVE_NO_SYMLINKS = 0x04
-_RESOLVE_BENEATH = 0x08
-_RESOLVE = _RESOLVE_NO_XDEV | _RESOLVE_NO_MAGICLINKS | _RESOLVE_NO_SYMLINKS | _RESOLVE_BENEATH
-# A kernel, or a seccomp filter, that does not know the call answers with one of these.
-_OPENAT2_MISSING = {errno.ENOSYS, errno.EPERM}
+from sandbox_agent import openat2
+
+_RESOLVE = openat2.NO_XDEV | openat2.NO_MAGICLINKS | openat2.NO_SYMLINKS | openat2.BENEATH
 _OPEN_TREE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _ALWAYS = os.O_NOFOLLOW | os.O_CLOEXEC
 _ALWAYS_FOR_CONTENT = os.O_NONBLOCK | os.O_NOCTTY  # openat2(2) refuses these beside O_PATH
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-class _OpenHow(ctypes.Structure):
-    """struct open_how, openat2(2)."""
-
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
 class ConfinedDirectory:
@@ -64,7 +50,7 @@ class ConfinedDirectory:
         try:
             fd = _openat2(self._fd, "/".join(parts), flags, mode)
         except OSError as error:
-            if error.errno not in _OPENAT2_MISSING:
+            if error.errno not in openat2.MISSING:
                 raise
             fd = self._walk(parts, flags, mode)
         # O_PATH|O_NOFOLLOW opens a link itself instead of failing, open(2).
@@ -137,18 +123,4 @@ def _components(path: str) -> list[str]:
 
 
 def _openat2(directory: int, path: str, flags: int, mode: int) -> int:
-    how = _OpenHow(flags, mode if flags & os.O_CREAT else 0, _RESOLVE)
-    while True:
-        fd: int = _libc.syscall(
-            ctypes.c_long(_SYS_OPENAT2),
-            ctypes.c_int(directory),
-            ctypes.c_char_p(os.fsencode(path)),
-            ctypes.byref(how),
-            ctypes.c_size_t(ctypes.sizeof(how)),
-        )
-        if fd >= 0:
-            return fd
-        code = ctypes.get_errno()
-        # RESOLVE_BENEATH gives EAGAIN when a rename raced with it, openat2(2): the caller is to try again.
-        if code not in (errno.EAGAIN, errno.EINTR):
-            raise OSError(code, os.strerror(code), path)
+    return openat2.openat2(directory, path, flags, mode, _RESOLVE)

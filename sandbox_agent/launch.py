@@ -12,6 +12,15 @@ from pathlib import Path
 from typing import Protocol
 
 from cli_mcp.execution import SandboxUnavailable
+from sandbox_agent import processes
+
+HELPER_NAME = "cli-mcp-helper"
+"""A word in the command line of processes that a launcher keeps in the sandbox for itself."""
+
+
+def is_helper(pid: int) -> bool:
+    """Whether a process says so of itself; any can."""
+    return HELPER_NAME.encode() in processes.command_words(pid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 Identity = tuple[int, int]
+_COMMAND_LINE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,15 @@ def inner_pid(pid: int) -> int | None:
         if line.startswith("NSpid:"):
             return int(line.split()[-1])
     return pid  # a kernel without pid namespaces
+
+
+def command_words(pid: int) -> list[bytes]:
+    """The command line, as the process may have changed it; nothing of one that is gone."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
+            return file.read(_COMMAND_LINE_BYTES).split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def of_command(now: Mapping[int, Process], before: Set[Identity], ancestors: Set[int]) -> list[Process]:

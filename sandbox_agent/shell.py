@@ -14,7 +14,7 @@ from cli_mcp.execution import TIMEOUT_EXIT_CODE, SandboxUnavailable
 from sandbox_agent import ladder, processes
 from sandbox_agent.exchange import CommandFiles, Exchange
 from sandbox_agent.ladder import Ladder, end_shell
-from sandbox_agent.launch import Launcher
+from sandbox_agent.launch import Launcher, is_helper
 from sandbox_agent.processes import Identity, Process
 from sandbox_agent.protocol import Report, ShellExit
 from sandbox_agent.sandbox import Answer, Mailbox, Sandbox, SandboxDeath, Stop
@@ -259,7 +259,10 @@ class Shell:
         left = [
             processes.inner_pid(process.pid)
             for process in found.values()
-            if process.parent in parents and process.alive and process.pid != self._bash.pid
+            if process.parent in parents
+            and process.alive
+            and process.pid != self._bash.pid
+            and not is_helper(process.pid)
         ]
         # A sandbox with nothing but an idle shell stays like that; spares a look before the next command.
         self._idle_processes = frozenset((self._bash.identity,)) if len(found) == 1 else frozenset()

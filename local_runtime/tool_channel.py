@@ -1,0 +1,211 @@
+"""Calls of the typed tools in one sandbox, over two pipes to what `tool_helper` has running there.
+
+Everything that arrives may have been written by any process of the sandbox. It is read only while a call
+waits, in bounded memory, and what is not exactly an answer to it ends all calls that wait.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+
+from cli_mcp import strict_json
+from cli_mcp.execution import ExecutionError, SandboxUnavailable, SessionBusy, ToolFailed
+from local_runtime.tool_helper import ENDED_LINE, START_LINE
+from sandbox_agent.tools.runner import READY
+
+ANSWER_LIMIT_BYTES = 2 << 20
+MAX_WAITING_CALLS = 16
+_START_SECONDS = 15.0
+_READ_BYTES = 1 << 18
+# What may lie in the pipe before a start, from calls that nobody waits for any more.
+_STALE_LIMIT_BYTES = 1 << 20
+_ERROR_CHARACTERS = 2_000
+
+_KILLED = (
+    "The process that serves this tool in the sandbox was killed while the call ran, perhaps for lack of "
+    "memory; whether the call took effect is unknown. Processes that it had started are not known any more. "
+    "Look at what there is and call again."
+)
+_GONE = (
+    "What serves this tool in the sandbox was killed, perhaps by a command like `kill -9 -1`. bash still "
+    "works. End the session (DELETE /sessions/ID) to have all tools again; its files stay."
+)
+_NONSENSE = (
+    "What serves this tool in the sandbox gave no valid answer; a process of the sandbox may interfere. "
+    "Whether the call took effect is unknown."
+)
+
+
+class ToolChannel:
+    """Owns both descriptors, which are those of pipes, from the construction to `close`."""
+
+    def __init__(self, requests: int, answers: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._requests, self._answers = requests, answers
+        self._buffer = bytearray()
+        self._waiting: dict[int, asyncio.Future[Mapping[str, object]]] = {}
+        self._ready: asyncio.Future[None] | None = None
+        self._number = 0
+        self._gone = False
+        self._closed = False
+        self._sending = asyncio.Lock()
+        for fd in (requests, answers):
+            os.set_blocking(fd, False)
+
+    async def call(
+        self, name: str, arguments: Mapping[str, object], timeout_seconds: float
+    ) -> Mapping[str, object]:
+        """The tool's result as it came. Raises ToolFailed when the tool says no, or another ExecutionError."""
+        if self._gone:
+            raise SandboxUnavailable(_GONE)
+        if len(self._waiting) >= MAX_WAITING_CALLS:
+            raise SessionBusy("Too many calls of the session run at the same time. Try again in a moment.")
+        self._number += 1
+        request = {"id": self._number, "name": name, "arguments": arguments}
+        number, answer = self._number, self._loop.create_future()
+        self._waiting[number] = answer
+        self._listen()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._start()
+                await self._send(json.dumps(request).encode() + b"\n")
+                result: Mapping[str, object] = await answer
+                return result
+        except TimeoutError:
+            self._ready = None  # a request may be in the pipe in part
+            raise ExecutionError(
+                f"The tool gave no answer within {timeout_seconds:g} s; whether it took effect is unknown."
+            ) from None
+        finally:
+            del self._waiting[number]
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # which nobody awaits when sending failed first
+            self._listen()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._fail(SandboxUnavailable("The sandbox ended while the tool was called."))
+            self._loop.remove_reader(self._answers)
+            self._closed = True
+            os.close(self._requests)
+            os.close(self._answers)
+
+    async def _start(self) -> None:
+        """Have the program run. Raises ExecutionError."""
+        if self._ready is None:
+            self._drop_stale_answers()
+            self._ready = self._loop.create_future()
+            await self._send(START_LINE)
+        ready = self._ready
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await asyncio.shield(ready)
+        except TimeoutError:
+            self._ready = None
+            raise SandboxUnavailable(_GONE) from None
+
+    async def _send(self, data: bytes) -> None:
+        """One request at a time goes into the pipe, as fast as the other end reads."""
+        async with self._sending:
+            view = memoryview(data)
+            while view:
+                try:
+                    view = view[os.write(self._requests, view) :]
+                except BlockingIOError:
+                    await self._writable()
+                except BrokenPipeError:
+                    self._gone = True
+                    raise SandboxUnavailable(_GONE) from None
+
+    async def _writable(self) -> None:
+        writable = self._loop.create_future()
+        self._loop.add_writer(self._requests, _set, writable)
+        try:
+            await writable
+        finally:
+            if not self._closed:
+                self._loop.remove_writer(self._requests)
+
+    def _listen(self) -> None:
+        """Read while somebody waits: whoever floods the pipe otherwise waits himself."""
+        if self._closed:
+            return
+        if self._waiting and not self._gone:
+            self._loop.add_reader(self._answers, self._read)
+        else:
+            self._loop.remove_reader(self._answers)
+
+    def _drop_stale_answers(self) -> None:
+        self._buffer.clear()
+        dropped = 0
+        while dropped < _STALE_LIMIT_BYTES:
+            try:
+                data = os.read(self._answers, _READ_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                return
+            dropped += len(data)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._answers, _READ_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            self._gone = True
+            self._fail(SandboxUnavailable(_GONE))
+            return
+        *lines, rest = (bytes(self._buffer) + data).split(b"\n")
+        self._buffer[:] = rest
+        for line in lines:
+            self._take(line + b"\n")
+        if len(self._buffer) > ANSWER_LIMIT_BYTES:
+            self._fail(ExecutionError(_NONSENSE))
+
+    def _take(self, line: bytes) -> None:
+        if line == READY:
+            if self._ready is not None and not self._ready.done():
+                self._ready.set_result(None)
+        elif line == ENDED_LINE:
+            self._fail(ExecutionError(_KILLED))
+        else:
+            try:
+                self._answer(line)
+            except strict_json.MalformedMessage:
+                self._fail(ExecutionError(_NONSENSE))
+
+    def _answer(self, line: bytes) -> None:
+        """Raises MalformedMessage."""
+        value = strict_json.parse(line)
+        if not isinstance(value, dict) or type(value.get("id")) is not int:
+            raise strict_json.MalformedMessage("no answer")
+        if not 0 < value["id"] <= self._number:
+            raise strict_json.MalformedMessage("the answer to no call")
+        waiting = self._waiting.get(value["id"])
+        if waiting is None or waiting.done():
+            return  # of a call that nobody waits for any more
+        match value:
+            case {"result": dict(result), **rest} if rest.keys() == {"id"}:
+                waiting.set_result(result)
+            case {"error": str(message), **rest} if rest.keys() == {"id"}:
+                waiting.set_exception(ToolFailed(message[:_ERROR_CHARACTERS]))
+            case _:
+                raise strict_json.MalformedMessage("neither result nor error")
+
+    def _fail(self, error: ExecutionError) -> None:
+        """End all calls that wait; the next one starts afresh."""
+        self._buffer.clear()
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(error)
+            self._ready.exception()  # also when nobody waits for it any more
+        self._ready = None
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(error)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
