@@ -30,6 +30,7 @@ from cli_mcp.execution import (
     SessionBusy,
     SessionEnded,
     StreamOutput,
+    ToolFailed,
 )
 from cli_mcp.strict_json import (
     MalformedMessage,
@@ -72,12 +73,14 @@ _TOOL_NAME = re.compile(r"[a-z][a-z_]{0,31}")
 
 
 class FailureKind(StrEnum):
-    """Why a call that was accepted has no result."""
+    """Why a call that was accepted has no result. `tool` is a typed tool's own no, for the model to read."""
 
     BUSY = "busy"
     ENDED = "ended"
     UNAVAILABLE = "unavailable"
     INVALID = "invalid"
+    INTERRUPTED = "interrupted"
+    TOOL = "tool"
 
 
 _EXCEPTIONS: Mapping[FailureKind, type[ExecutionError]] = {
@@ -85,6 +88,8 @@ _EXCEPTIONS: Mapping[FailureKind, type[ExecutionError]] = {
     FailureKind.ENDED: SessionEnded,
     FailureKind.UNAVAILABLE: SandboxUnavailable,
     FailureKind.INVALID: ExecutionError,
+    FailureKind.INTERRUPTED: ExecutionError,
+    FailureKind.TOOL: ToolFailed,
 }
 
 
@@ -233,10 +238,10 @@ def encode_run_event(event: RunEvent) -> bytes:
 
 
 def encode_tool_answer(answer: ToolResult | Failure) -> bytes:
-    """Raises MalformedMessage when a result is larger than an answer may be."""
+    """Raises ToolFailed when a result is larger than an answer may be."""
     data = _dump({"result": answer.value} if isinstance(answer, ToolResult) else _failure_json(answer))
     if len(data) > BODY_LIMIT_BYTES:
-        raise MalformedMessage(f"The result is larger than {BODY_LIMIT_BYTES} bytes.")
+        raise ToolFailed(f"The result is larger than {BODY_LIMIT_BYTES >> 20} MiB. Ask for less of it.")
     return data
 
 
