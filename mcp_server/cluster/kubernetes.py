@@ -86,7 +86,7 @@ class KubernetesApi:
         """By `config`, or that of the pod this runs in, or KUBECONFIG. Raises lightkube's ConfigError."""
         config = config or KubeConfig.from_env().get()
         assert config is not None
-        async with _client(config) as client:
+        async with client_of(config) as client:
             yield cls(client)
 
     async def list(self, resource: Resource, labels: str = "", *, fields: str = "") -> Listing:
@@ -166,7 +166,8 @@ class KubernetesApi:
         return _json(response.content)
 
 
-def _client(config: SingleConfig) -> httpx2.AsyncClient:
+def client_of(config: SingleConfig) -> httpx2.AsyncClient:
+    """A client for the API server of `config`, with its user's credential."""
     user = config.user or User()
     verify = verify_cluster(config.cluster, user, config.abs_file, trust_env=False)
     return httpx2.AsyncClient(
