@@ -20,6 +20,8 @@ SUBCOMMANDS = {
     "call": Subcommand("cli_mcp.client.call", "run one command in a session of a running server"),
     "shell": Subcommand("cli_mcp.client.shell", "an interactive prompt over the same tool"),
     "proxy": Subcommand("cred_proxy.main", "the credential proxy as a process of its own"),
+    "ssh": Subcommand("ssh_gateway.main", "the SSH gateway as it runs in a cluster"),
+    "ssh-config": Subcommand("ssh_gateway.config_command", "client configuration for an SSH gateway"),
     "hooks": Subcommand("hooks.main", "the reconcile webhooks that Metacontroller calls"),
     "render": Subcommand("hooks.render_command", "print the Kubernetes objects that an instance becomes"),
     "validate": Subcommand("cli_mcp.validate", "check CliMcpInstance files"),

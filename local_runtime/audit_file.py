@@ -22,7 +22,10 @@ class AuditFile:
 
     def write(self, record: AuditRecord) -> None:
         """A record that cannot be written goes to the server's log, so that none is lost."""
-        line = audit_line(record)
+        self.write_line(audit_line(record))
+
+    def write_line(self, line: str) -> None:
+        """The same for a line of ASCII."""
         try:
             if os.fstat(self._fd).st_size > self._max_bytes:
                 self._start_anew()

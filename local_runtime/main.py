@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import os
@@ -9,9 +10,10 @@ import resource
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
@@ -39,6 +41,10 @@ from mcp_server.authentication import Authenticator, NoAuthentication, StaticTok
 from mcp_server.serving import serve
 from mcp_server.settings import LOOPBACK_HOSTS, ServerSettings
 
+if TYPE_CHECKING:
+    from local_runtime.ssh import LocalSsh
+    from ssh_gateway.access import Access
+
 log = logging.getLogger("cli_mcp.local")
 
 DRAIN_SECONDS = 10.0
@@ -59,6 +65,7 @@ class Arguments:
     secrets_dir: Path | None
     token_file: Path | None
     no_auth: bool
+    ssh: tuple[str, int] | None = None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -91,13 +98,26 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
     parser.add_argument(
         "--secrets-dir", type=Path, metavar="DIR", help="keys of Secrets and ConfigMaps: files NAME/KEY"
     )
+    parser.add_argument(
+        "--ssh",
+        type=ssh_address,
+        metavar="HOST:PORT",
+        help="let in by SSH, too, whom spec.ssh.routes says; keys are in the --secrets-dir",
+    )
     who = parser.add_mutually_exclusive_group()
     who.add_argument("--token-file", type=Path, metavar="FILE", help="the token that clients must send")
     who.add_argument("--no-auth", action="store_true", help="let every program on this machine in")
     values = parser.parse_args(arguments)
     host, port = values.listen
     return Arguments(
-        values.file, host, port, values.state_dir, values.secrets_dir, values.token_file, values.no_auth
+        values.file,
+        host,
+        port,
+        values.state_dir,
+        values.secrets_dir,
+        values.token_file,
+        values.no_auth,
+        values.ssh,
     )
 
 
@@ -119,6 +139,15 @@ def listen_address(text: str) -> tuple[str, int]:
             "way. Listen on 127.0.0.1 and let an SSH tunnel or a TLS proxy forward to it"
         )
     return host, int(port)
+
+
+def ssh_address(text: str) -> tuple[str, int]:
+    """Any address of this machine and a port: SSH is made for networks. Raises argparse.ArgumentTypeError."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no HOST:PORT")
+    return host or "127.0.0.1", int(port)
 
 
 def read_instance(file: Path) -> CliMcpInstance:
@@ -152,10 +181,11 @@ async def _run(arguments: Arguments, instance: CliMcpInstance) -> None:
         ) from None
     try:
         registry = CollectorRegistry()
+        ssh = _local_ssh(arguments, instance, state)
         audit = AuditFile(state.audit_file)
         egress = Egress(instance, files, state, audit=audit.write, registry=registry)
         try:
-            await _serve(arguments, instance, state, egress, environment, registry)
+            await _serve(arguments, instance, state, egress, environment, registry, ssh, audit)
         finally:
             await egress.close()
             audit.close()
@@ -170,6 +200,8 @@ async def _serve(
     egress: Egress,
     environment: dict[str, str],
     registry: CollectorRegistry,
+    ssh: "LocalSsh | None",
+    audit: AuditFile,
 ) -> None:
     own_uids = os.geteuid() == 0
     probe.check_state(state, own_uids=own_uids)
@@ -189,7 +221,7 @@ async def _serve(
         )
         sessions.start()
         try:
-            await _serve_sessions(arguments, instance, state, egress, sessions, registry)
+            await _serve_sessions(arguments, instance, state, egress, sessions, registry, ssh, audit)
         finally:
             await sessions.close()
     finally:
@@ -203,6 +235,8 @@ async def _serve_sessions(
     egress: Egress,
     sessions: LocalSessions,
     registry: CollectorRegistry,
+    ssh: "LocalSsh | None",
+    audit: AuditFile,
 ) -> None:
     token, token_file = _token(arguments, state)
     authenticator: Authenticator = NoAuthentication() if token is None else StaticToken(token)
@@ -218,26 +252,59 @@ async def _serve_sessions(
         access = screen.Access(f"http://{host}:{port}/mcp", token, token_file, _typed_program())
         print(
             screen.first_screen(
-                access, reach=reach, audit_file=state.audit_file, unused=screen.unused_fields(instance)
+                access,
+                reach=reach,
+                audit_file=state.audit_file,
+                unused=screen.unused_fields(instance, ssh_served=ssh is not None),
+                ssh=ssh_access,
             ),
             flush=True,
         )
 
+    ssh_access: Access | None = None
+    async with contextlib.AsyncExitStack() as stack:
+        if ssh is not None and arguments.ssh is not None:
+            gateway = ssh.gateway(app, sessions, settings.egress_hint, audit)
+            serving = gateway.serving(
+                *arguments.ssh, drain_seconds=DRAIN_SECONDS, stop=stop, stop_now=stop_now
+            )
+            with _cannot_listen("--ssh", *arguments.ssh):
+                ssh_access = ssh.publish(arguments.ssh[0], await stack.enter_async_context(serving))
+        with _cannot_listen("--listen", arguments.host, arguments.port):
+            await serve(
+                app,
+                arguments.host,
+                arguments.port,
+                drain_seconds=DRAIN_SECONDS,
+                stop=stop,
+                stop_now=stop_now,
+                on_bound=announce,
+            )
+
+
+@contextlib.contextmanager
+def _cannot_listen(option: str, host: str, port: int) -> Iterator[None]:
+    """Raises CannotStart in place of the OSError of an address that cannot be had."""
     try:
-        await serve(
-            app,
-            arguments.host,
-            arguments.port,
-            drain_seconds=DRAIN_SECONDS,
-            stop=stop,
-            stop_now=stop_now,
-            on_bound=announce,
-        )
+        yield
     except OSError as error:
         raise CannotStart(
-            f"cannot listen on {arguments.host} port {arguments.port}: {error.strerror}; "
-            "choose another port with --listen 127.0.0.1:PORT"
+            f"cannot listen on {host} port {port}: {error.strerror}; "
+            f"choose another port with {option} 127.0.0.1:PORT"
         ) from None
+
+
+def _local_ssh(arguments: Arguments, instance: CliMcpInstance, state: StateDirectory) -> "LocalSsh | None":
+    """What --ssh needs; None without it. Raises CannotStart."""
+    if arguments.ssh is None:
+        return None
+    # It brings an SSH library: a quarter of a second for those who asked for it.
+    from local_runtime.ssh import LocalSsh, SshProblem
+
+    try:
+        return LocalSsh(instance, arguments.secrets_dir, state)
+    except SshProblem as error:
+        raise CannotStart(str(error)) from None
 
 
 def _settings(

@@ -8,6 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from cli_mcp.api.instance import CliMcpInstance
+from ssh_gateway.access import Access as SshAccess
 
 SERVER_NAME = "cli-mcp"
 NO_REACH = "nothing: spec.proxy.targets lists no host"
@@ -28,15 +29,24 @@ class Access:
         return {**authorization, "X-Session-ID": session}
 
 
-def first_screen(access: Access, *, reach: Sequence[str], audit_file: Path, unused: Sequence[str]) -> str:
+def first_screen(
+    access: Access,
+    *,
+    reach: Sequence[str],
+    audit_file: Path,
+    unused: Sequence[str],
+    ssh: SshAccess | None = None,
+) -> str:
     """`reach` are the endpoints that sandboxes can reach, a line each, `audit_file` has a line for each of
-    their requests, and `unused` are fields of the instance without effect here."""
+    their requests, `unused` are fields of the instance without effect here, and `ssh` is the other way in."""
     lines = [
         f"Sandboxed shells over MCP: {access.url}",
         _field("token", [str(access.token_file or "none: every program on this machine may connect")]),
         _field("sandboxes reach", reach or [NO_REACH]),
         _field("audit log", [str(audit_file)]),
     ]
+    if ssh is not None:
+        lines.append(_field("SSH", [f"{ssh.host} port {ssh.port}, host key {ssh.fingerprint}"]))
     if unused:
         lines.append(_field("not used here", [", ".join(unused)]))
     blocks = {
@@ -50,6 +60,8 @@ def first_screen(access: Access, *, reach: Sequence[str], audit_file: Path, unus
         ),
         "Try it": f"{curl(access)}\n{call(access)}",
     }
+    if ssh is not None:
+        blocks["SSH clients"] = f"{shlex.quote(access.program)} ssh-config {ssh.instance}"
     for title, text in blocks.items():
         lines += ["", f"{title}:", *(f"  {line}" for line in text.splitlines())]
     return "\n".join(
@@ -102,11 +114,12 @@ def call(access: Access) -> str:
     return " ".join([*command, shlex.quote("echo hello")])
 
 
-def unused_fields(instance: CliMcpInstance) -> list[str]:
-    """The fields that were given and mean something only in a cluster."""
+def unused_fields(instance: CliMcpInstance, *, ssh_served: bool = False) -> list[str]:
+    """The fields that were given and mean something only in a cluster, or to --ssh."""
     spec = instance.spec
+    of_spec = ("replicas", "server_container") if ssh_served else ("replicas", "server_container", "ssh")
     names = [
-        *(_path("spec", name) for name in ("replicas", "server_container", "ssh") if _given(spec, name)),
+        *(_path("spec", name) for name in of_spec if _given(spec, name)),
         *(_path("spec.sandbox", name) for name in _CLUSTER_ONLY if _given(spec.sandbox, name)),
     ]
     return [*names, *(f"spec.tools: {tool}" for tool in spec.tools if tool != "bash")]

@@ -59,12 +59,20 @@ class BashCall:
     asked_seconds: float = DEFAULT_TIMEOUT_SECONDS
 
 
-def bash_tool(egress_hint: str) -> types.Tool:
-    """The definition that tools/list gives. Hints are those of a tool that can do anything to its sandbox."""
+HTTP_SESSION_HINT = (
+    f"The client picks the session with the HTTP header {SESSION_HEADER}; another value is another sandbox."
+)
+
+
+def bash_tool(egress_hint: str, session_hint: str = HTTP_SESSION_HINT) -> types.Tool:
+    """The definition that tools/list gives. Hints are those of a tool that can do anything to its sandbox.
+
+    `egress_hint` and `session_hint` are a sentence each: what can be reached, and which sandbox it is.
+    """
     return types.Tool(
         name=TOOL_NAME,
         title="Run a bash command",
-        description=_description(egress_hint),
+        description=_description(egress_hint, session_hint),
         input_schema=_INPUT_SCHEMA,
         annotations=types.ToolAnnotations(
             read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True
@@ -72,7 +80,7 @@ def bash_tool(egress_hint: str) -> types.Tool:
     )
 
 
-def _description(egress_hint: str) -> str:
+def _description(egress_hint: str, session_hint: str) -> str:
     return f"""\
 Run a command in a bash shell that lives in a sandbox of its own and stays there between calls.
 
@@ -85,8 +93,7 @@ the background: `long-job > job.log 2>&1 &` returns at once, and later calls can
 - Of output over {STREAM_LIMIT_BYTES:,} bytes a stream the beginning and the end are returned; all of it is \
 in a file that the result names (`output_file`).
 - {egress_hint}
-- One call at a time runs in a session; more wait their turn. The client picks the session with the HTTP \
-header {SESSION_HEADER}; another value is another sandbox."""
+- One call at a time runs in a session; more wait their turn. {session_hint}"""
 
 
 def parse_arguments(arguments: Mapping[str, object]) -> BashCall:

@@ -5,11 +5,12 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+import asyncssh
 from mcp import types
 
 from mcp_server.backend import SessionKey
@@ -34,9 +35,9 @@ _FLUSH_SECONDS = 5.0
 # Of refused connections a line a second is enough to see who it is.
 _REFUSALS_EVERY_SECONDS = 1.0
 
-_INSTRUCTIONS = (
-    "One tool, `bash`: a persistent shell in a sandbox, which belongs to the user name of this login."
-)
+_INSTRUCTIONS = "One tool, `bash`: a persistent shell in a sandbox, that of the user name of this SSH login."
+SESSION_HINT = "The session is that of the user name of the SSH login; another name is another sandbox."
+"""What the tool says about which sandbox it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ class Gateway:
         limits: Limits = Limits(),  # noqa: B008 - a frozen value
         settings: GatewaySettings = GatewaySettings(),
     ) -> None:
+        # Its INFO has what clients ask to run, its DEBUG what they send.
+        asyncssh.set_log_level(logging.WARNING)
         self._bash = bash
         self._tool = tool
         self._calls = calls
@@ -104,6 +107,34 @@ class Gateway:
             finally:
                 server.close()
                 await self._drain(drain_seconds, stop_now or asyncio.Event())
+
+    @contextlib.asynccontextmanager
+    async def serving(
+        self, host: str, port: int, *, drain_seconds: float, stop: asyncio.Event, stop_now: asyncio.Event
+    ) -> AsyncIterator[int]:
+        """Serve beside something else: from entering, which gives the port, to leaving, which sets `stop`.
+
+        Raises OSError on entering when the address cannot be had.
+        """
+        bound: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(
+            self.serve(
+                host,
+                port,
+                drain_seconds=drain_seconds,
+                stop=stop,
+                stop_now=stop_now,
+                on_bound=bound.set_result,
+            )
+        )
+        await _first_of(task, bound)
+        if not bound.done():
+            await task
+        try:
+            yield bound.result()
+        finally:
+            stop.set()
+            await task
 
     async def _drain(self, seconds: float, stop_now: asyncio.Event) -> None:
         self._draining = True

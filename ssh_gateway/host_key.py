@@ -56,9 +56,3 @@ def load_or_make_host_key(file: Path) -> HostKey:
             opened.write(made.export_private_key("openssh"))
         new.rename(file)
     return load_host_key(file)
-
-
-def known_hosts_line(host: str, port: int, public_key: str) -> str:
-    """For known_hosts; a port other than 22 belongs to the name (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT)."""
-    name = host if port == 22 else f"[{host}]:{port}"
-    return f"{name} {public_key}"
