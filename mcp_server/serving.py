@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterator
 
 import h11
@@ -90,13 +91,14 @@ async def serve(
     drain_seconds: float,
     stop: asyncio.Event,
     stop_now: asyncio.Event | None = None,
+    tls: ssl.SSLContext | None = None,
     on_bound: Callable[[int], None] = lambda port: None,
 ) -> None:
     """Serve `app`, made by build_app, until `stop` is set; return when it has stopped.
 
     `on_bound` gets the port once connections are accepted, which is of use with port 0. After `stop` new
     calls are refused and running commands have `drain_seconds`, then they are interrupted; `stop_now`
-    interrupts them at once. Raises OSError when the address cannot be had.
+    interrupts them at once. Without `tls` it is plain HTTP. Raises OSError when the address cannot be had.
     """
     calls = calls_of(app)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -105,7 +107,7 @@ async def serve(
         # would wait for the client's delayed acknowledgement: 40 ms.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         bound_port = listener.getsockname()[1]
-        server = _Server(_config(app), on_started=lambda: on_bound(bound_port))
+        server = _Server(_config(app, tls), on_started=lambda: on_bound(bound_port))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             await _first_of(serving, stop.wait())
@@ -129,7 +131,7 @@ async def _first_of(*awaited: Awaitable[object], seconds: float | None = None) -
                 task.cancel()
 
 
-def _config(app: Starlette) -> uvicorn.Config:
+def _config(app: Starlette, tls: ssl.SSLContext | None) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=_Protocol,
@@ -144,4 +146,5 @@ def _config(app: Starlette) -> uvicorn.Config:
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_FLUSH_SECONDS,
         h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+        ssl_context_factory=None if tls is None else lambda config, default: tls,
     )
