@@ -204,6 +204,14 @@ class ClientConnection(RequestHandler):
         super().resume_writing()
         self._met("taking what it asked for")
 
+    def _pause_reading_for_buffer(self) -> None:
+        """Asked for with every request that is read ahead. An idle connection takes it in the next pass of the
+        loop, too soon for a pause to spare anything."""
+        if self._waiter is None:
+            super()._pause_reading_for_buffer()
+        else:
+            self._buffer_paused = True
+
     def _pause_transport_reading(self) -> None:
         """The end of what a client sends is not seen behind what is not read, hence a limit here too."""
         super()._pause_transport_reading()

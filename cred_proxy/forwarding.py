@@ -97,14 +97,17 @@ class Forwarder:
         if upstream.status == _SWITCHING_PROTOCOLS:
             return await self._switch_protocols(request, route, forward, upstream, exchange)
         content = upstream.content
-        # A short response has come whole by now, and goes on as one segment.
+        # What came with the head goes on with it: a short response is one segment, and no turn of its own.
         chunk = content.read_nowait() if content.exception() is None else b""
         response = PassedBack(upstream, with_body=bool(chunk) or content.at_eof())
         exchange.status = upstream.status
         await response.prepare(request)
+        if chunk:
+            await (response.write_eof if content.at_eof() else response.write)(chunk)
+            exchange.bytes_down += len(chunk)
         while True:
             try:
-                chunk = chunk or await next_chunk(content)
+                chunk = await next_chunk(content)
             except FAILURES:
                 _cut_off(request)
                 exchange.reason = Reason.CUT_OFF
@@ -114,7 +117,6 @@ class Forwarder:
             await self._core.turns.take(exchange.client)
             await response.write(chunk)
             exchange.bytes_down += len(chunk)
-            chunk = b""
 
     async def _switch_protocols(
         self,
