@@ -1,5 +1,6 @@
 """The agent of one sandbox pod as the server sees it, and how a command in it can fail."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,6 +50,20 @@ class SandboxAgent(Protocol):
 
         Raises AgentUnreachable, AgentLost, AgentMisbehaved, and what the agent itself says of the session:
         SessionBusy, SessionEnded, SandboxUnavailable.
+        """
+        ...
+
+    async def call_tool(
+        self,
+        agent: AgentAddress,
+        session_id: str,
+        name: str,
+        arguments: Mapping[str, object],
+        timeout_seconds: float,
+    ) -> Mapping[str, object]:
+        """The result of the typed tool `name`, a JSON object whose content is for the caller to check.
+
+        Raises like `run`, and ToolFailed when the tool itself says no.
         """
         ...
 

@@ -6,8 +6,8 @@ short printable piece is quoted.
 
 from collections.abc import Mapping
 
-from cli_mcp.agent_api import AgentIdentity, Failure, Refusal, RefusalKind
-from cli_mcp.execution import ExecutionError, SandboxUnavailable, SessionBusy, SessionEnded
+from cli_mcp.agent_api import AgentIdentity, Failure, FailureKind, Refusal, RefusalKind
+from cli_mcp.execution import ExecutionError, SandboxUnavailable, SessionBusy
 from mcp_server.agents.agent import AgentLost, AgentUnreachable, misbehaved
 
 _QUOTED_CHARACTERS = 300
@@ -81,17 +81,19 @@ def lost(what: str) -> AgentLost:
     )
 
 
+_FAILURES: Mapping[FailureKind, str] = {
+    FailureKind.BUSY: "The session is busy",
+    FailureKind.ENDED: "The session has ended",
+    FailureKind.UNAVAILABLE: "The sandbox cannot run commands",
+    FailureKind.INVALID: "The sandbox did not run this",
+    FailureKind.INTERRUPTED: "The command was interrupted",
+    FailureKind.TOOL: "The tool failed",
+}
+
+
 def failure_error(failure: Failure) -> ExecutionError:
     """The agent took the call and says why it has no result."""
-    error = type(failure.exception())
-    return error(f"{_FAILURES.get(error, 'The sandbox did not run this')}: {printable(failure.message)}")
-
-
-_FAILURES: Mapping[type[ExecutionError], str] = {
-    SessionBusy: "The session is busy",
-    SessionEnded: "The session has ended",
-    SandboxUnavailable: "The sandbox cannot run commands",
-}
+    return type(failure.exception())(f"{_FAILURES[failure.kind]}: {printable(failure.message)}")
 
 
 def printable(text: str) -> str:

@@ -6,11 +6,12 @@ joins what runs. When the agent was started anew meanwhile, nobody knows how far
 
 import asyncio
 import contextlib
+import json
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from cli_mcp.agent_api import (
     API_VERSION,
@@ -108,15 +109,14 @@ class AgentClient:
         agent: AgentAddress,
         session_id: str,
         name: str,
-        arguments: bytes,
+        arguments: Mapping[str, object],
         timeout_seconds: float,
-    ) -> Mapping[str, Any]:
-        """The result of a typed tool, a JSON object that the caller is to check. `arguments` are JSON.
-        Raises like `run`."""
+    ) -> Mapping[str, object]:
+        """See SandboxAgent."""
         limits = AnswerLimits(
             timeout_seconds + GRACE_SECONDS, timeout_seconds + GRACE_SECONDS, BODY_LIMIT_BYTES, chunks=1024
         )
-        call = _Call(agent, session_id, tool_path(name), arguments, limits)
+        call = _Call(agent, session_id, tool_path(name), json.dumps(arguments).encode(), limits)
         return await self._interruptible(call, reading.read_tool)
 
     async def wait_ready(self, agent: AgentAddress, deadline: float) -> None:

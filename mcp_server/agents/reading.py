@@ -1,9 +1,9 @@
 """Reads the answers of agents to their end; what is not exactly the protocol raises AgentMisbehaved."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import h11
 
@@ -128,12 +128,12 @@ class _Reports:
         self._on_progress(progress)
 
 
-async def read_tool(answer: Answer) -> dict[str, Any]:
+async def read_tool(answer: Answer) -> Mapping[str, object]:
     """The object of a typed tool's result. Raises what the agent says the call failed with."""
     result = await answer.json(decode_tool_answer)
     if isinstance(result, Failure):
         raise failure_error(result)
-    return dict(result.value)
+    return result.value
 
 
 async def read_empty(answer: Answer) -> None:

@@ -147,10 +147,7 @@ async def test_files_that_are_followed_are_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mcp_server.tls.POLL_SECONDS", 0.02)
-    secret, second = (
-        MountedSecret(tmp_path / "tls", FIRST),
-        self_signed("second", valid_for=timedelta(days=9)),
-    )
+    secret = MountedSecret(tmp_path / "tls", FIRST)
     certificate = ServerCertificate(secret.path)
     before = certificate.expires_at
     following = asyncio.create_task(certificate.follow())

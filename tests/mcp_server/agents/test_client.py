@@ -23,6 +23,7 @@ from cli_mcp.execution import (
     SandboxUnavailable,
     SessionBusy,
     SessionEnded,
+    ToolFailed,
 )
 from mcp_server.agents import client as client_module
 from mcp_server.agents.agent import AgentAddress, AgentLost, AgentMisbehaved, AgentUnreachable
@@ -214,6 +215,8 @@ async def test_each_refusal_says_that_nothing_ran(
         (FailureKind.ENDED, SessionEnded),
         (FailureKind.UNAVAILABLE, SandboxUnavailable),
         (FailureKind.INVALID, ExecutionError),
+        (FailureKind.INTERRUPTED, ExecutionError),
+        (FailureKind.TOOL, ToolFailed),
     ],
 )
 async def test_what_the_agent_says_of_a_call_reaches_the_caller(
@@ -252,11 +255,11 @@ async def test_a_typed_tool_gives_its_object(tmp_path: Path) -> None:
     failure = with_length(200, encode_tool_answer(Failure(FailureKind.INVALID, "no such file")))
     async with running(FakeAgent(saying(result))) as agent:
         client = client_of(agent, tmp_path)
-        assert await client.call_tool(AGENT, "s1", "list_directory", b"{}", 5) == {"entries": ["a"]}
+        assert await client.call_tool(AGENT, "s1", "list_directory", {}, 5) == {"entries": ["a"]}
         assert agent.runs[0].path == "/v1/tools/list_directory"
         agent.answer = saying(failure)
         with pytest.raises(ExecutionError, match="no such file"):
-            await client.call_tool(AGENT, "s1", "list_directory", b"{}", 5)
+            await client.call_tool(AGENT, "s1", "list_directory", {}, 5)
 
 
 async def test_waiting_ends_when_the_agent_is_isolated(tmp_path: Path) -> None:
