@@ -1,4 +1,4 @@
-"""sandbox.json as the hooks last wrote it: the template of sandboxes, limits, and whether sandboxes may be."""
+"""sandbox.json as the hooks wrote it last: the template of sandboxes, limits, and whether there may be any."""
 
 import logging
 

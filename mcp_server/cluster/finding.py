@@ -86,11 +86,12 @@ class SessionPods:
         self._activity = activity
         self._stale = stale
         self._now = now
+        self._begun: set[str] = set()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def find(self, session: SessionKey, *, verify: bool = False) -> SandboxPod:
-        """The session's active pod, which may not have started yet. A known one costs no request, unless it
-        is to be verified.
+        """The session's active pod, which may not have started yet. One that is known, and in which the
+        session is known to have begun, costs no request, unless it is to be verified.
 
         Raises NotSessionOwner, and SandboxUnavailable with the cause.
         """
@@ -101,6 +102,25 @@ class SessionPods:
         async with lock:
             pod = None if verify else self._known(session)
             return pod if pod is not None else await self._search(session)
+
+    async def begin(self, pod: SandboxPod) -> bool:
+        """Whether a command that has just run in `pod` was the first of its session.
+
+        The pod is marked before the first answer goes out, so that no other replica says "new" to the next
+        call. An API server that fails costs the mark, not the answer.
+        """
+        if self._has_begun(self._cache.get(pod.uid) or pod):
+            return False
+        self._begun.add(pod.uid)
+        try:
+            await self._swap(pod, writes.started(pod, self._now()))
+        except KubernetesError as error:
+            logger.warning("pod %s could not be marked as started: %s", pod.name, error)
+        return True
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone."""
+        self._begun.discard(uid)
 
     async def end(self, session: SessionKey) -> None:
         """Retire and delete whatever pods the session has. Raises NotSessionOwner, SandboxUnavailable."""
@@ -128,7 +148,9 @@ class SessionPods:
 
     def _known(self, session: SessionKey) -> SandboxPod | None:
         pod = self._cache.usable(session.id)
-        if pod is None or not self._is_ours(pod) or self._activity.is_expiring(pod):
+        if pod is None or not self._is_ours(pod) or not self._has_begun(pod):
+            return None
+        if self._activity.is_expiring(pod):
             return None
         if pod.owner != session.owner:
             raise NotSessionOwner("Not run: this session belongs to another caller. Use another id.")
@@ -256,6 +278,9 @@ class SessionPods:
         which = names.LABEL_SESSION_ID if everything else f"{names.LABEL_SESSION_ID}={session.id}"
         listing = await self._api.list(self._pods, f"{sandbox_selector(self._instance)},{which}")
         return [read_pod(item) for item in listing.items]
+
+    def _has_begun(self, pod: SandboxPod) -> bool:
+        return pod.started or pod.uid in self._begun
 
     def _is_ours(self, pod: SandboxPod) -> bool:
         return is_sandbox_of(pod, self._instance, self._configuration.controller_uid)

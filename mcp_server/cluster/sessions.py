@@ -21,7 +21,7 @@ from mcp_server.cluster.commands import Commands, NotServing
 from mcp_server.cluster.configuration import Configuration
 from mcp_server.cluster.diagnosis import ended
 from mcp_server.cluster.finding import SessionPods, sandbox_selector
-from mcp_server.cluster.kubernetes import KubernetesApi, KubernetesError, Object, Resource
+from mcp_server.cluster.kubernetes import KubernetesApi, Object, Resource
 from mcp_server.cluster.pods import MalformedPod, SandboxPod, read_pod
 from mcp_server.cluster.watch import Watch
 
@@ -86,7 +86,6 @@ class PodSessions:
         self._commands = Commands(
             agent, self._cache, lambda: self._configuration.limits, self._sessions.retire
         )
-        self._begun: set[str] = set()  # uids of pods whose first command had its answer from here
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["PodSessions"]:
@@ -110,7 +109,8 @@ class PodSessions:
                     outcome = await self._commands.run(
                         pod, session.id, command, timeout_seconds, on_progress, start_deadline=start_deadline
                     )
-                    return SessionOutcome(outcome, await self._state(pod))
+                    first = await self._sessions.begin(pod)
+                    return SessionOutcome(outcome, SessionState.NEW if first else SessionState.CONTINUED)
             except AgentUnreachable as unreachable:
                 error = unreachable
             except NotServing as lost:
@@ -135,23 +135,6 @@ class PodSessions:
     def warm_count(self) -> int:
         return len(self._sessions.warm())
 
-    async def _state(self, pod: SandboxPod) -> SessionState:
-        """What the result of a command that has just run in `pod` says of its session.
-
-        The pod is marked before the first answer goes out, so that no other replica says "new" to the next
-        call. An API server that fails costs the mark, not the answer.
-        """
-        known = self._cache.get(pod.uid) or pod
-        if known.started or pod.uid in self._begun:
-            return SessionState.CONTINUED
-        self._begun.add(pod.uid)
-        try:
-            written = await self._api.patch(self._pods, pod.name, writes.started(pod, self._now()))
-            self._cache.written(read_pod(written))
-        except KubernetesError as error:
-            logger.warning("pod %s could not be marked as started: %s", pod.name, error)
-        return SessionState.NEW
-
     async def _stamp(self, pod: SandboxPod) -> None:
         written = await self._api.patch(self._pods, pod.name, writes.stamp(pod, self._now()))
         self._cache.written(read_pod(written))
@@ -165,7 +148,7 @@ class PodSessions:
 
     def _forget(self, uid: str) -> None:
         self._commands.forget(uid)
-        self._begun.discard(uid)
+        self._sessions.forget(uid)
 
 
 class _CachedPods:

@@ -297,7 +297,9 @@ def check_state(world: World, state: State) -> None:
     for session in world.sessions:
         had = {replica.pod for replica in state.replicas if replica.session == session and replica.pod}
         assert len(had) <= 1, f"one session, two pods: {state}"
-        assert had <= {(pod.name, pod.life) for pod in active}, f"a command for a pod that is not active: {state}"
+        assert had <= {(pod.name, pod.life) for pod in active}, (
+            f"a command for a pod that is not active: {state}"
+        )
 
 
 WORLDS = {
