@@ -13,6 +13,7 @@ from typing import Protocol
 
 from cli_mcp.execution import SandboxUnavailable
 from sandbox_agent import processes
+from sandbox_agent.pid_one import unblock_signals
 
 HELPER_NAME = "cli-mcp-helper"
 """A word in the command line of processes that a launcher keeps in the sandbox for itself."""
@@ -97,7 +98,7 @@ class DirectLauncher:
                 cwd=self.workspace_inside,
                 env=self._environment,
                 start_new_session=True,
-                preexec_fn=_become_subreaper,
+                preexec_fn=_become_first_process,
             )
         except OSError as error:
             raise SandboxUnavailable(f"bash cannot be started: {error.strerror}") from error
@@ -107,5 +108,6 @@ class DirectLauncher:
         return None
 
 
-def _become_subreaper() -> None:
+def _become_first_process() -> None:
+    unblock_signals()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

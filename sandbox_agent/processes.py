@@ -4,6 +4,7 @@ A pid alone may be somebody else's by the time it is used; a process is its pid 
 signals go through a pidfd opened before the two were compared. See proc_pid_stat(5) and pidfd_open(2).
 """
 
+import errno
 import os
 import signal
 from collections.abc import Iterable, Mapping, Set
@@ -11,6 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 Identity = tuple[int, int]
+
+# Linux before 5.3, or a seccomp filter that does not know the call.
+_PIDFD_MISSING = {errno.ENOSYS, errno.EPERM}
 _COMMAND_LINE_BYTES = 4096
 
 
@@ -63,6 +67,12 @@ def still_runs(process: Process) -> bool:
     return now is not None and now.identity == process.identity and now.alive
 
 
+def all_processes() -> dict[int, Process]:
+    """Whatever this process can see, by pid."""
+    pids = (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
+    return {process.pid: process for pid in pids if (process := read_process(pid))}
+
+
 def descendants(root: Process) -> dict[int, Process]:
     """All processes below `root`, by pid; none when it is gone.
 
@@ -70,7 +80,7 @@ def descendants(root: Process) -> dict[int, Process]:
     """
     pending = _children(root)
     if pending is None:
-        found = _below(root.pid, _all_processes())
+        found = _below(root.pid, all_processes())
     else:
         found = {}
         while pending:
@@ -85,7 +95,7 @@ def descendants(root: Process) -> dict[int, Process]:
 
 def in_session(leader: Process) -> dict[int, Process]:
     """All processes of the session that `leader` started with setsid(2), also when it has just ended."""
-    found = _all_processes()
+    found = all_processes()
     if leader.pid in found and found[leader.pid].identity != leader.identity:
         return {}  # somebody else's session has this number now
     return {pid: process for pid, process in found.items() if process.session == leader.pid != pid}
@@ -141,6 +151,11 @@ def send_signal(process: Process, number: signal.Signals) -> None:
         pidfd = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return
+    except OSError as error:
+        if error.errno not in _PIDFD_MISSING:
+            raise
+        _send_signal_by_pid(process, number)
+        return
     try:
         current = read_process(process.pid)
         if current is not None and current.start_ticks == process.start_ticks:
@@ -149,6 +164,16 @@ def send_signal(process: Process, number: signal.Signals) -> None:
         pass  # it ended between the two calls
     finally:
         os.close(pidfd)
+
+
+def _send_signal_by_pid(process: Process, number: signal.Signals) -> None:
+    """Where there are no pidfds. Pids are not used again at once, so little can happen in between."""
+    current = read_process(process.pid)
+    if current is not None and current.start_ticks == process.start_ticks:
+        try:
+            os.kill(process.pid, number)
+        except ProcessLookupError:
+            pass  # it ended between the two calls
 
 
 def send_signals(processes: Iterable[Process], number: signal.Signals) -> None:
@@ -174,11 +199,6 @@ def _children(process: Process) -> list[int] | None:
 def _children_of_thread(pid: int, thread: int) -> list[int]:
     with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
         return [int(child) for child in file.read().split()]
-
-
-def _all_processes() -> dict[int, Process]:
-    pids = (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
-    return {process.pid: process for pid in pids if (process := read_process(pid))}
 
 
 def _below(root: int, processes: Mapping[int, Process]) -> dict[int, Process]:

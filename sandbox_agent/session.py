@@ -73,12 +73,16 @@ class ShellSession:
         """The shell itself, for who ends everything else in the sandbox; None while there is none."""
         return self._shell.process
 
-    async def start(self) -> None:
-        """Launch the sandbox; afterwards it is ready for a command. Raises SandboxUnavailable."""
+    async def start(self, lost: str | None = None) -> None:
+        """Launch the sandbox; afterwards it is ready for a command. Raises SandboxUnavailable.
+
+        `lost` is for a session that had a shell before: the first result says that it is another one, and
+        this sentence, what went with the earlier one.
+        """
         self._number = await asyncio.to_thread(self._spill.adopt)
         if self._state_file is not None:
             self._shell.snapshot = await asyncio.to_thread(self._state_file.load)
-        self._start_notes = await self._shell.start()
+        self._start_notes = [*([lost] if lost else ()), *await self._shell.start()]
 
     async def run(self, command: str, timeout_seconds: float, on_progress: ProgressCallback) -> Outcome:
         """Run `command` in the shell; waiting for earlier calls counts into `timeout_seconds`.
@@ -181,6 +185,7 @@ class ShellSession:
             self._streams = ()
 
     async def _outcome(self, number: int, ending: Ending, duration_ms: int) -> Outcome:
+        started_anew = bool(self._start_notes)
         notes = [*self._start_notes, *ending.notes]
         self._start_notes = []
         outputs = [await stream.finish(self._inside) for stream in self._streams]
@@ -197,7 +202,7 @@ class ShellSession:
             cwd=ending.cwd.decode(errors="replace"),
             timed_out=ending.timed_out,
             background=ending.background,
-            shell_restarted=ending.shell_restarted,
+            shell_restarted=ending.shell_restarted or started_anew,
             notes=tuple(notes),
         )
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from cli_mcp.execution import ToolFailed
 from sandbox_agent import processes
+from sandbox_agent.pid_one import unblock_signals
 from sandbox_agent.tools.files import READ_LIMIT_BYTES, encode
 from sandbox_agent.tools.logs import FileLog, Log, ProcessLog, open_log_directory
 from sandbox_agent.tools.root import Root, shown
@@ -186,6 +187,7 @@ class ProcessTable:
                     cwd=f"/proc/self/fd/{directory}",
                     env=self._environment,
                     start_new_session=True,
+                    preexec_fn=unblock_signals,
                 )
         except BaseException:
             os.close(output)

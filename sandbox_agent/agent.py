@@ -1,0 +1,107 @@
+"""One sandbox's agent: the parts and how they are put together, from the start to the end."""
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli_mcp.agent_api import AgentIdentity
+from cli_mcp.execution import ROOT_VARIABLE
+from sandbox_agent import isolation_test
+from sandbox_agent.api import AgentApi
+from sandbox_agent.authentication import Authenticator
+from sandbox_agent.calls import CallTable
+from sandbox_agent.confined import ConfinedDirectory
+from sandbox_agent.ed25519 import Ed25519
+from sandbox_agent.pod_launcher import PodLauncher, shell_environment
+from sandbox_agent.public_keys import PublicKeys
+from sandbox_agent.session import ShellSession
+from sandbox_agent.state_file import StateFile
+from sandbox_agent.tools.toolbox import Toolbox
+
+POD_UID_VARIABLE = "CLI_MCP_POD_UID"
+_CLOSE_SECONDS = 3.0
+_LOST = (
+    "The sandbox's container was started again since the last result. Background processes are gone, and so "
+    "is what a command that was cut off had changed in the shell. Files and the state before it are there."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """`state_dir` outlives this process and not the pod. Without a `proxy_host` isolation is not tested."""
+
+    public_keys: Path
+    state_dir: Path
+    workspace: Path
+    proxy_host: str | None = None
+
+
+class NotIsolated(Exception):
+    """The pod reaches what a sandbox must not reach, so no command may run in it."""
+
+
+class Agent:
+    """`api` can be served at once; it takes calls when `make_ready` is done. `close` must follow.
+
+    Raises OSError and Ed25519Unavailable.
+    """
+
+    def __init__(self, options: AgentOptions, environment: Mapping[str, str]) -> None:
+        self._options = options
+        self._environment = environment
+        exchange = options.state_dir / "exchange"
+        exchange.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._used = options.state_dir / "used"
+        self._workspace = ConfinedDirectory(options.workspace)
+        self._session = ShellSession(
+            PodLauncher(exchange, options.workspace, environment),
+            self._workspace,
+            state_file=StateFile(options.state_dir / "shell.state"),
+        )
+        root = Path(environment.get(ROOT_VARIABLE) or options.workspace)
+        self._toolbox = Toolbox(root, shell_environment(environment))
+        identity = AgentIdentity(environment[POD_UID_VARIABLE], boot=os.urandom(16).hex())
+        self.api = AgentApi(
+            identity,
+            Authenticator(identity, PublicKeys(options.public_keys), Ed25519().verify, time.time),
+            CallTable(),
+            run=self._session.run,
+            call_tool=self._toolbox.call,
+            on_bound=self._note_use,
+        )
+
+    async def make_ready(self) -> None:
+        """Test the isolation, then start the shell. Raises NotIsolated and SandboxUnavailable."""
+        if self._options.proxy_host is not None:
+            await self._test_isolation(self._options.proxy_host)
+        await self._session.start(_LOST if self._used.exists() else None)
+        self.api.not_ready = ""
+
+    async def close(self) -> None:
+        """End all calls and everything that runs in the sandbox."""
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._session.close("The sandbox is being shut down.")
+                await self._toolbox.close()
+        except TimeoutError:
+            pass  # what is left ends with the pid namespace
+        self._workspace.close()
+
+    async def _test_isolation(self, proxy_host: str) -> None:
+        self._report("the network is being tested")
+        probes = isolation_test.probes(proxy_host, self._environment)
+        if not await isolation_test.wait_for_isolation(probes, self._report):
+            raise NotIsolated(self.api.not_ready)
+
+    def _report(self, detail: str) -> None:
+        self.api.not_ready = detail
+
+    def _note_use(self) -> None:
+        """For the agent after a restart of the container."""
+        try:
+            self._used.touch()
+        except OSError:
+            pass  # the disk is full: that agent will not know that it has had a predecessor

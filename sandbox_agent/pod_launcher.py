@@ -1,0 +1,63 @@
+"""Starts the shell's processes in a pod, in a way that leaves this process alive when they run wild."""
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cli_mcp.execution import SandboxUnavailable
+from sandbox_agent import pid_one
+from sandbox_agent.launch import DirectLauncher, Launched
+from sandbox_agent.memory import MemoryKills
+
+_log = logging.getLogger(__name__)
+
+# The first to go when memory runs out, proc(5); the agent has what the kubelet gave the container.
+_OOM_SCORE_ADJUSTMENT = 1000
+# When they take all of the container's CPU time the agent still gets the larger share, sched(7).
+_NICE = 5
+OWN_VARIABLES = "CLI_MCP_"
+"""Prefix of environment variables that are for the agent and not for the shell."""
+
+
+class PodLauncher(DirectLauncher):
+    """The pod is the sandbox."""
+
+    def __init__(self, exchange: Path, workspace: Path, environment: Mapping[str, str]) -> None:
+        super().__init__(exchange, workspace, shell_environment(environment))
+        self._memory_kills = MemoryKills()
+
+    async def launch(
+        self, argv: Sequence[str], *, stdin: int, output: int, pass_fds: Sequence[int]
+    ) -> Launched:
+        try:
+            launched = await super().launch(argv, stdin=stdin, output=output, pass_fds=pass_fds)
+        except SandboxUnavailable:
+            # Most likely all pids of the pod are taken by what an earlier shell left.
+            if not pid_one.kill_all_others():
+                raise
+            launched = await super().launch(argv, stdin=stdin, output=output, pass_fds=pass_fds)
+        _put_last(launched.root_pid)
+        return launched
+
+    def cause_of_death(self) -> str | None:
+        if not self._memory_kills.since_last_time():
+            return None
+        limit_mib = self._memory_kills.limit_mib()
+        limit = "" if limit_mib is None else f": its limit is {limit_mib} MiB, /dev/shm included"
+        return f"The sandbox ran out of memory{limit}."
+
+
+def shell_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What processes of the sandbox get of the container's environment."""
+    return {name: value for name, value in environment.items() if not name.startswith(OWN_VARIABLES)}
+
+
+def _put_last(pid: int) -> None:
+    """Before it has children, which inherit this."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, pid, _NICE)
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(_OOM_SCORE_ADJUSTMENT))
+    except OSError as error:
+        # It has ended already, or the runtime does not have it (gVisor). The shell works either way.
+        _log.warning("the shell's processes are not put behind the agent: %s", error.strerror)
