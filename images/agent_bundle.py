@@ -1,4 +1,4 @@
-"""Build the agent that is copied into other images: a Python with its own loader and libraries, and nothing else.
+"""Build the agent that is copied into other images: a Python with its own loader, libraries and modules.
 
     python3 images/agent_bundle.py SOURCES DESTINATION
 
@@ -11,8 +11,8 @@ runs this script, which has to be linked with glibc; `patchelf` has to be in PAT
     lib/                loader and shared libraries
     lib/pythonX.Y/      compiled modules: what the agent imports and what that imports
 
-Refuses to bundle TLS, archives and process pools: the agent needs none of them, and every pod with an image of
-its own copies the bundle when it starts.
+Leaves out TLS, archives and process pools: the agent needs none of them, and every pod with an image of its
+own copies the bundle when it starts.
 """
 
 import argparse
@@ -119,7 +119,8 @@ def imported_modules(sources: Path) -> dict[str, Path]:
         finder.import_hook(".".join(module.with_suffix("").parts).removesuffix(".__init__"))
     for name in IMPLICIT_MODULES:
         finder.import_hook(name)
-    return {name: Path(module.__file__) for name, module in finder.modules.items() if module.__file__}
+    files = ((name, getattr(module, "__file__", None)) for name, module in finder.modules.items())
+    return {name: Path(file) for name, file in files if file}
 
 
 def compile_module(name: str, file: Path, library: Path) -> None:
