@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTANCE ?= config/samples/local.yaml
 LOCAL_ARGS ?=
+NAMESPACE ?=
 TEST_ARGS ?=
 LIVES ?= 2000
 # The images: their names, the image with Python and apt that they begin from and its version of Python, how they are
@@ -36,8 +37,13 @@ run-hooks: $(VENV)/.runtime ## The reconcile webhooks on this machine
 	@exec $(BIN)/cli-mcp hooks
 
 .PHONY: run-server
-run-server: ## The MCP server of a cluster (not in this version; `make run` serves this machine)
-	@echo "This version has no server for clusters yet. 'make run' serves sandboxes on this machine." >&2; exit 1
+run-server: $(VENV)/.runtime ## The MCP server of an instance in the cluster of KUBECONFIG, on loopback (INSTANCE=name NAMESPACE=name)
+	@[[ "$(INSTANCE)" =~ ^[a-z0-9-]+$$ && -n "$(NAMESPACE)" ]] || \
+	  { echo "Which instance? make run-server INSTANCE=name NAMESPACE=name (kubectl get climcpinstances -A)" >&2; exit 2; }
+	@umask 077; mkdir -p build/run-server && kubectl -n $(NAMESPACE) get secret cli-mcp-$(INSTANCE)-session-key \
+	  -o 'go-template={{index .data "session-keys.json" | base64decode}}' > build/run-server/session-keys.json
+	@exec $(BIN)/cli-mcp server --instance $(INSTANCE) --namespace $(NAMESPACE) --listen 127.0.0.1:8443 \
+	  --session-keys build/run-server/session-keys.json
 
 .PHONY: build
 build: $(VENV)/.runtime ## A wheel in dist/

@@ -206,6 +206,7 @@ def common_values(inputs: Inputs) -> Values:
         },
         "image": inputs.settings.image,
         "openshift": inputs.settings.platform == "openshift",
+        "token_review": inputs.settings.caller_authentication == "token-review",
         "ssh": inputs.spec.ssh is not None,
     }
 

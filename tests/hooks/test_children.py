@@ -10,7 +10,7 @@ from cli_mcp.api.instance import InstanceSpec
 from hooks.children import CHILDREN, Inputs, fixed_children
 from hooks.routes import Routes
 from hooks.sandbox import sandbox_template
-from hooks.settings import Settings
+from hooks.settings import CallerAuthentication, Settings
 from hooks.wire import Manifest, Parent
 from tests.hooks.world import ALLOWLIST, SETTINGS
 
@@ -53,6 +53,15 @@ def test_every_child_is_in_the_table_once_and_says_whose_it_is() -> None:
         labels = child["metadata"]["labels"]
         assert labels[names.LABEL_CONTROLLER_UID] == "uid-1"
         assert labels[names.LABEL_INSTANCE] == "demo"
+
+
+@pytest.mark.parametrize(("how", "flags"), [("self-review", 0), ("token-review", 1)])
+def test_the_installation_says_how_servers_authenticate_callers(
+    how: CallerAuthentication, flags: int
+) -> None:
+    given = inputs(settings=dataclasses.replace(SETTINGS, caller_authentication=how))
+    (container,) = pod_specs(given)[PARENT.names.server]["containers"]
+    assert container["args"].count("--token-review") == flags
 
 
 @pytest.mark.parametrize("platform", [SETTINGS, OPENSHIFT], ids=["generic", "openshift"])

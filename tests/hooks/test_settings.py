@@ -11,6 +11,14 @@ def test_settings_have_defaults_and_come_from_the_environment() -> None:
     assert settings_from(environment) == Settings("a", "b", "openshift")
 
 
+def test_how_callers_are_authenticated_comes_from_the_environment() -> None:
+    assert settings_from({}).caller_authentication == "self-review"
+    environment = {"CLI_MCP_CALLER_AUTHENTICATION": "token-review"}
+    assert settings_from(environment).caller_authentication == "token-review"
+    with pytest.raises(InvalidSettings, match="use self-review or token-review"):
+        settings_from({"CLI_MCP_CALLER_AUTHENTICATION": "none"})
+
+
 def test_an_unknown_platform_is_refused() -> None:
     with pytest.raises(InvalidSettings, match="use generic or openshift"):
         settings_from({"CLI_MCP_PLATFORM": "OpenShift"})
