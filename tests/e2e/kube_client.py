@@ -51,11 +51,13 @@ class Reply:
 
 @dataclass(frozen=True)
 class KubeClient:
-    """Requests go to `namespace` unless the object says otherwise; `user` is impersonated."""
+    """Requests go to `namespace` unless the object says otherwise; `user` is impersonated. `headers` are sent
+    with each request."""
 
     url: str
     namespace: str = ""
     user: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
 
     def as_user(self, user: str) -> KubeClient:
         return replace(self, user=user)
@@ -81,7 +83,7 @@ class KubeClient:
         manager: str = "twin",
         **query: str,
     ) -> Reply:
-        headers = {"Content-Type": content_type, "User-Agent": f"{manager}/1"}
+        headers = {"Content-Type": content_type, "User-Agent": f"{manager}/1", **dict(self.headers)}
         if self.user:
             headers["Impersonate-User"] = self.user
         data = None if body is None else json.dumps(body)
