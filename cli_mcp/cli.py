@@ -17,6 +17,7 @@ class Subcommand:
 
 SUBCOMMANDS = {
     "local": Subcommand("local_runtime.main", "sandboxed shells over MCP on this machine"),
+    "server": Subcommand("mcp_server.main", "the MCP server of an instance in a Kubernetes cluster"),
     "call": Subcommand("cli_mcp.client.call", "run one command in a session of a running server"),
     "shell": Subcommand("cli_mcp.client.shell", "an interactive prompt over the same tool"),
     "proxy": Subcommand("cred_proxy.main", "the credential proxy as a process of its own"),

@@ -94,15 +94,15 @@ async def serve(
     tls: ssl.SSLContext | None = None,
     on_bound: Callable[[int], None] = lambda port: None,
 ) -> None:
-    """Serve `app`, made by build_app, until `stop` is set; return when it has stopped.
+    """Serve `app`, made by build_app, until `stop` is set; return when it has stopped. `host` is an address,
+    or "" for all of this machine.
 
     `on_bound` gets the port once connections are accepted, which is of use with port 0. After `stop` new
     calls are refused and running commands have `drain_seconds`, then they are interrupted; `stop_now`
     interrupts them at once. Without `tls` it is plain HTTP. Raises OSError when the address cannot be had.
     """
     calls = calls_of(app)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS) as listener:
+    with _listen(host, port) as listener:
         # Inherited by its connections, on which asyncio would not set it: an answer, sent as head and body,
         # would wait for the client's delayed acknowledgement: 40 ms.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -118,6 +118,12 @@ async def serve(
         finally:
             server.should_exit = True
             await serving
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    both = host == "" and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS, dualstack_ipv6=both)
 
 
 async def _first_of(*awaited: Awaitable[object], seconds: float | None = None) -> None:

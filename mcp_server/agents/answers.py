@@ -10,7 +10,7 @@ from cli_mcp.agent_api import AgentIdentity, Failure, FailureKind, Refusal, Refu
 from cli_mcp.execution import ExecutionError, SandboxUnavailable, SessionBusy
 from mcp_server.agents.agent import AgentLost, AgentUnreachable, misbehaved
 
-_QUOTED_CHARACTERS = 300
+_QUOTED_CHARACTERS = 1_000
 
 _REFUSALS: Mapping[RefusalKind, tuple[type[ExecutionError], str]] = {
     RefusalKind.UNAUTHORIZED: (

@@ -1,0 +1,271 @@
+"""`cli-mcp server`: the MCP server of one instance in a cluster."""
+
+import argparse
+import asyncio
+import ipaddress
+import logging
+import os
+import resource
+import signal
+import sys
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.core.exceptions import ConfigError
+from prometheus_client import CollectorRegistry
+
+from cli_mcp.names import SERVER_PORT
+from mcp_server.agents.client import AgentClient
+from mcp_server.agents.signing import CallSigner, InvalidSessionKeys
+from mcp_server.app import build_app
+from mcp_server.audit import AuditLog
+from mcp_server.authentication import Authenticator
+from mcp_server.cluster.kubernetes import KubernetesApi, client_of
+from mcp_server.cluster.sessions import PodSessions
+from mcp_server.cluster_metrics import ClusterMetrics
+from mcp_server.review_cache import ReviewAuthenticator
+from mcp_server.reviews import SelfReviews, TokenReviews
+from mcp_server.serving import serve
+from mcp_server.settings import LOOPBACK_HOSTS, ServerSettings
+from mcp_server.tls import InvalidCertificate, ServerCertificate
+
+# A pod has 330 s to end, of which its preStop hook sleeps 5; a command may take 300.
+DRAIN_SECONDS = 315.0
+
+_EPILOG = """\
+In a pod all but --instance comes with the Deployment that the operator makes. On another machine:
+
+  cli-mcp server --instance demo --namespace team --listen 127.0.0.1:8443 --session-keys session-keys.json
+
+with KUBECONFIG or --kubeconfig; `make run-server INSTANCE=demo NAMESPACE=team` fetches the keys and does
+that. The machine must reach the IP addresses of pods. Clients send a Kubernetes token:
+
+  kubectl -n team create token cli-mcp-demo-client
+"""
+
+_EGRESS_HINT = (
+    "The network is closed but for the hosts that this class of sandboxes lists. HTTP clients find them by "
+    "the proxy variables that are set (HTTPS_PROXY); every other host is `403 domain not allowed`. Where a "
+    "Kubernetes cluster is among them, kubectl works as it is ($KUBECONFIG)."
+)
+
+log = logging.getLogger("cli_mcp.server")
+
+
+class CannotStart(Exception):
+    """Something about the arguments or files; the message is for the person who typed them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """`host` is "" for all addresses of the machine."""
+
+    instance: str
+    namespace: str | None
+    host: str
+    port: int
+    tls_dir: Path | None
+    session_keys: Path
+    kubeconfig: Path | None
+    token_review: bool
+    allowed_origins: frozenset[str]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit status 0 after a signal, 1 when the server cannot start, 2 for wrong arguments."""
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.INFO, stream=sys.stderr)
+    # Theirs have a line for each request.
+    for name in ("uvicorn", "httpx2", "httpcore2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    parsed = parse_arguments(arguments)
+    _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    try:
+        asyncio.run(_run(parsed, os.environ))
+    except (CannotStart, ConfigError, InvalidCertificate, InvalidSessionKeys) as error:
+        print(f"cli-mcp server: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse_arguments(arguments: Sequence[str]) -> Arguments:
+    parser = argparse.ArgumentParser(
+        prog="cli-mcp server",
+        description="The MCP server of one CliMcpInstance in a Kubernetes cluster.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--instance", required=True, metavar="NAME", help="whose sandboxes it serves")
+    parser.add_argument(
+        "--namespace", metavar="NAME", help="of the instance (default: $POD_NAMESPACE, or the kubeconfig's)"
+    )
+    parser.add_argument(
+        "--listen",
+        type=listen_address,
+        default=("", SERVER_PORT),
+        metavar="[HOST]:PORT",
+        help=f"default :{SERVER_PORT}, all addresses; without --tls-dir loopback only",
+    )
+    parser.add_argument(
+        "--tls-dir", type=Path, metavar="DIR", help="tls.crt and tls.key; changed files are taken over"
+    )
+    parser.add_argument(
+        "--session-keys",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="session-keys.json of the Secret cli-mcp-NAME-session-key; a changed file is taken over",
+    )
+    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: the pod's, or $KUBECONFIG")
+    parser.add_argument(
+        "--token-review",
+        action="store_true",
+        help="take tokens made for this server alone, audience cli-mcp.redhat.com/NAMESPACE/INSTANCE; the "
+        "server needs the ClusterRole system:auth-delegator",
+    )
+    parser.add_argument(
+        "--allowed-origin",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="scheme://host[:port] of a web page that may call; may be given again (default: none)",
+    )
+    values = parser.parse_args(arguments)
+    host, port = values.listen
+    if values.tls_dir is None and not is_loopback(host):
+        parser.error(
+            "callers' tokens must not cross a network in the clear: give --tls-dir, or "
+            f"--listen 127.0.0.1:{port}"
+        )
+    return Arguments(
+        values.instance,
+        values.namespace,
+        host,
+        port,
+        values.tls_dir,
+        values.session_keys,
+        values.kubeconfig,
+        values.token_review,
+        frozenset(values.allowed_origin),
+    )
+
+
+def listen_address(text: str) -> tuple[str, int]:
+    """An IP address, or "" for all, and a port. Raises argparse.ArgumentTypeError."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no [HOST]:PORT")
+    if host == "localhost":
+        host = "127.0.0.1"
+    try:
+        return host and str(ipaddress.ip_address(host)), int(port)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{host!r} is no IP address") from None
+
+
+def is_loopback(host: str) -> bool:
+    return host != "" and ipaddress.ip_address(host).is_loopback
+
+
+def server_settings(arguments: Arguments) -> ServerSettings:
+    """Host is checked on loopback only: load balancers and Routes have any name."""
+    return ServerSettings(
+        egress_hint=_EGRESS_HINT,
+        allowed_hosts=LOOPBACK_HOSTS if is_loopback(arguments.host) else None,
+        allowed_origins=arguments.allowed_origins,
+    )
+
+
+def kube_config(file: Path | None) -> SingleConfig:
+    """The cluster of `file`, of the pod this runs in, or of KUBECONFIG. Raises ConfigError."""
+    config = (KubeConfig.from_file(file) if file else KubeConfig.from_env()).get()
+    assert config is not None
+    return config
+
+
+async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
+    """Serve until a signal comes. Raises CannotStart, ConfigError, InvalidCertificate, InvalidSessionKeys."""
+    stop, stop_now = _signals()
+    config = kube_config(arguments.kubeconfig)
+    namespace = arguments.namespace or environment.get("POD_NAMESPACE") or config.namespace
+    # Only for the agents' logs: what counts is the signature.
+    issuer = environment.get("POD_UID") or f"outside-{uuid.uuid4()}"
+    registry = CollectorRegistry()
+    metrics = ClusterMetrics(registry)
+    agents = AgentClient(CallSigner(arguments.session_keys, issuer), on_error=metrics.agent_failed)
+    certificate = ServerCertificate(arguments.tls_dir) if arguments.tls_dir else None
+    async with AsyncExitStack() as running:
+        client = await running.enter_async_context(client_of(config))
+        client.event_hooks = {"request": [_counting(metrics)]}
+        authenticator = await _authenticator(arguments, config, namespace, metrics, running)
+        sessions = PodSessions(
+            KubernetesApi(client),
+            agents,
+            instance=arguments.instance,
+            namespace=namespace,
+            on_call=AuditLog(sys.stdout).write,
+        )
+        backend = await running.enter_async_context(sessions.running())
+        running.callback(agents.close)
+        if certificate is not None:
+            metrics.show_certificate(certificate)
+            following = asyncio.create_task(certificate.follow())
+            running.callback(following.cancel)
+        try:
+            await serve(
+                build_app(backend, server_settings(arguments), authenticator, registry),
+                arguments.host,
+                arguments.port,
+                drain_seconds=DRAIN_SECONDS,
+                stop=stop,
+                stop_now=stop_now,
+                tls=certificate.context if certificate else None,
+                on_bound=lambda port: log.info(
+                    "instance %s in %s: serving MCP on port %d", arguments.instance, namespace, port
+                ),
+            )
+        except OSError as error:
+            raise CannotStart(
+                f"cannot listen on {arguments.host or 'any address'} port {arguments.port}: "
+                f"{error.strerror}; choose another port with --listen"
+            ) from None
+
+
+async def _authenticator(
+    arguments: Arguments,
+    config: SingleConfig,
+    namespace: str,
+    metrics: ClusterMetrics,
+    running: AsyncExitStack,
+) -> Authenticator:
+    """By the callers' own tokens, sent by a client without any other credential, unless --token-review."""
+    reviewing = config if arguments.token_review else config._replace(user=None)
+    kind = TokenReviews if arguments.token_review else SelfReviews
+    api = await running.enter_async_context(client_of(reviewing))
+    reviewer = kind(api, namespace, arguments.instance)
+    return ReviewAuthenticator(reviewer, on_verdict=metrics.caller_reviewed)
+
+
+def _counting(metrics: ClusterMetrics) -> Callable[[httpx2.Request], Awaitable[None]]:
+    async def count(request: httpx2.Request) -> None:
+        metrics.kubernetes_request(request.method)
+
+    return count
+
+
+def _signals() -> tuple[asyncio.Event, asyncio.Event]:
+    """Events that the first and the second SIGTERM or SIGINT set."""
+    stop, stop_now = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (stop_now if stop.is_set() else stop).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    return stop, stop_now
