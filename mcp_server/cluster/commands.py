@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, TypeVar
 
 from cli_mcp.execution import ExecutionError, Outcome, ProgressCallback, SandboxUnavailable
 from cli_mcp.sandbox_config import SessionLimits
 from mcp_server.agents.agent import AgentAddress, AgentLost, AgentUnreachable, SandboxAgent
+from mcp_server.audit import CallRecord
 from mcp_server.cluster import writes
 from mcp_server.cluster.cache import PodCache
 from mcp_server.cluster.diagnosis import delay_of, ended, exit_text
@@ -32,7 +34,7 @@ class _Hopeless(Exception):
 
 
 class Commands:
-    """`retire` gives up a pod that will never serve."""
+    """`retire` gives up a pod that will never serve. `on_call` hears of each call that was sent to a pod."""
 
     def __init__(
         self,
@@ -40,11 +42,15 @@ class Commands:
         cache: PodCache,
         limits: Callable[[], SessionLimits],
         retire: Callable[[SandboxPod], Awaitable[None]],
+        on_call: Callable[[CallRecord], None],
+        now: Callable[[], datetime],
     ) -> None:
         self._agent = agent
         self._cache = cache
         self._limits = limits
         self._retire = retire
+        self._on_call = on_call
+        self._now = now
         # By uid: how often the pod's container had been restarted when its agent last answered, and when a
         # restart was last told of.
         self._answering: dict[str, int] = {}
@@ -68,6 +74,7 @@ class Commands:
             pod = await self._start(pod, start_deadline)
         address = AgentAddress(pod.uid, pod.ip)
         work = self._agent.run(address, session_id, command, timeout_seconds, on_progress)
+        started_at = self._now()
         try:
             outcome = await self._while_serving(pod, work, lambda known: None)
         except NotServing as lost:
@@ -77,6 +84,8 @@ class Commands:
             raise
         except AgentLost as error:
             raise await self._explained(pod, error) from error
+        finally:
+            self._on_call(CallRecord(pod.owner, session_id, pod.uid, pod.ip, started_at, self._now()))
         return self._with_restart(pod, outcome)
 
     def forget(self, uid: str) -> None:

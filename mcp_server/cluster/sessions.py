@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from cli_mcp import names
 from cli_mcp.execution import ExecutionError, ProgressCallback
 from mcp_server.agents.agent import AgentUnreachable, SandboxAgent
+from mcp_server.audit import CallRecord
 from mcp_server.backend import Readiness, SessionKey, SessionOutcome, SessionState
 from mcp_server.cluster import writes
 from mcp_server.cluster.activity import Activity
@@ -37,7 +38,7 @@ _ATTEMPTS = 3
 class PodSessions:
     """See mcp_server.backend.SandboxBackend. In use inside of `running`.
 
-    `instance` and `namespace` say whose sandboxes these are.
+    `instance` and `namespace` say whose sandboxes these are; `on_call` hears of each call that reached a pod.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class PodSessions:
         namespace: str,
         start_seconds: float = START_SECONDS,
         stale_seconds: float = STALE_SECONDS,
+        on_call: Callable[[CallRecord], None] = lambda call: None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         instance_names = names.InstanceNames(instance)
@@ -84,7 +86,12 @@ class PodSessions:
             now,
         )
         self._commands = Commands(
-            agent, self._cache, lambda: self._configuration.limits, self._sessions.retire
+            agent,
+            self._cache,
+            lambda: self._configuration.limits,
+            self._sessions.retire,
+            on_call,
+            now,
         )
 
     @asynccontextmanager
