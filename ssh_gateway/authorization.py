@@ -32,7 +32,7 @@ class Refused:
 class Authorizer:
     """`keys_directory` has a file NAME/authorized_keys for each Secret that a route names.
 
-    `routes` may raise OSError and MalformedRoutes: then nobody gets in.
+    `routes` may raise OSError, UnicodeDecodeError and MalformedRoutes: then nobody gets in.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Authorizer:
         """None when the key `blob` lets `username` in from `address`. Blocks for a few reads of files."""
         try:
             route = route_for(username, self._routes())
-        except (OSError, MalformedRoutes) as error:
+        except (OSError, UnicodeDecodeError, MalformedRoutes) as error:
             log.error("nobody can log in, the routes cannot be read: %s", error)
             return Refused("the routes cannot be read")
         if route is None:

@@ -79,8 +79,8 @@ class StdioChannel(asyncssh.SSHServerSession[bytes]):
                 raise LineTooLong(self._max_line_bytes)
             if self._ended:
                 return None
+            self._more.clear()  # before resuming, which may deliver at once
             self._resume()
-            self._more.clear()
             await self._more.wait()
 
     async def write_line(self, line: bytes) -> None:

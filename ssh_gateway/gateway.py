@@ -5,17 +5,16 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import asyncssh
-from mcp import types
 
 from mcp_server.backend import SessionKey
-from mcp_server.bash import Bash
 from mcp_server.calls import RunningCalls
+from mcp_server.tool_calls import Tool, ToolCalls
 from mcp_server.tool_server import tool_server
 from ssh_gateway.admission import Admission, Limits, Refusal
 from ssh_gateway.audit import Event, SshAuditSink, SshRecord
@@ -35,7 +34,6 @@ _FLUSH_SECONDS = 5.0
 # Of refused connections a line a second is enough to see who it is.
 _REFUSALS_EVERY_SECONDS = 1.0
 
-_INSTRUCTIONS = "One tool, `bash`: a persistent shell in a sandbox, that of the user name of this SSH login."
 SESSION_HINT = "The session is that of the user name of the SSH login; another name is another sandbox."
 """What the tool says about which sandbox it is."""
 
@@ -54,8 +52,8 @@ class Gateway:
 
     def __init__(
         self,
-        bash: Bash,
-        tool: types.Tool,
+        tool_calls: ToolCalls,
+        tools: Mapping[str, Tool],
         calls: RunningCalls,
         hold: Callable[[SessionKey], AbstractContextManager[None]],
         authorizer: Authorizer,
@@ -66,8 +64,8 @@ class Gateway:
     ) -> None:
         # Its INFO has what clients ask to run, its DEBUG what they send.
         asyncssh.set_log_level(logging.WARNING)
-        self._bash = bash
-        self._tool = tool
+        self._tool_calls = tool_calls
+        self._tools = tools
         self._calls = calls
         self._hold = hold
         self._audit = audit
@@ -80,6 +78,11 @@ class Gateway:
         self._refused = 0
         self._refusal_written = -_REFUSALS_EVERY_SECONDS
         self._draining = False
+
+    @property
+    def connection_count(self) -> int:
+        """With those that have not logged in."""
+        return len(self._connections)
 
     async def serve(
         self,
@@ -196,7 +199,7 @@ class Gateway:
             channel.finish_reading()
         assert connection.username is not None
         key = session_key(connection.username)
-        server = tool_server(self._bash, self._tool, lambda context: key, _INSTRUCTIONS)
+        server = tool_server(self._tool_calls, self._tools, lambda context: key, SESSION_HINT)
         silence = asyncio.get_running_loop().call_later(
             self._settings.first_message_seconds, _end_silence, channel
         )
