@@ -9,12 +9,11 @@ import resource
 import signal
 import sys
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx2
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.core.exceptions import ConfigError
 from prometheus_client import CollectorRegistry
@@ -25,7 +24,7 @@ from mcp_server.agents.signing import CallSigner, InvalidSessionKeys
 from mcp_server.app import build_app
 from mcp_server.audit import AuditLog
 from mcp_server.authentication import Authenticator
-from mcp_server.cluster.kubernetes import KubernetesApi, client_of
+from mcp_server.cluster.kubernetes import KubernetesApi
 from mcp_server.cluster.sessions import PodSessions
 from mcp_server.cluster_metrics import ClusterMetrics
 from mcp_server.review_cache import ReviewAuthenticator
@@ -80,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     """Exit status 0 after a signal, 1 when the server cannot start, 2 for wrong arguments."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.INFO, stream=sys.stderr)
     # Theirs have a line for each request.
-    for name in ("uvicorn", "httpx2", "httpcore2"):
+    for name in ("uvicorn", "aiohttp"):
         logging.getLogger(name).setLevel(logging.WARNING)
     parsed = parse_arguments(arguments)
     _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -201,11 +200,10 @@ async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
     agents = AgentClient(CallSigner(arguments.session_keys, issuer), on_error=metrics.agent_failed)
     certificate = ServerCertificate(arguments.tls_dir) if arguments.tls_dir else None
     async with AsyncExitStack() as running:
-        client = await running.enter_async_context(client_of(config))
-        client.event_hooks = {"request": [_counting(metrics)]}
+        api = await running.enter_async_context(KubernetesApi.connected(config, metrics.kubernetes_request))
         authenticator = await _authenticator(arguments, config, namespace, metrics, running)
         sessions = PodSessions(
-            KubernetesApi(client),
+            api,
             agents,
             instance=arguments.instance,
             namespace=namespace,
@@ -247,16 +245,9 @@ async def _authenticator(
     """By the callers' own tokens, sent by a client without any other credential, unless --token-review."""
     reviewing = config if arguments.token_review else config._replace(user=None)
     kind = TokenReviews if arguments.token_review else SelfReviews
-    api = await running.enter_async_context(client_of(reviewing))
+    api = await running.enter_async_context(KubernetesApi.connected(reviewing))
     reviewer = kind(api, namespace, arguments.instance)
     return ReviewAuthenticator(reviewer, on_verdict=metrics.caller_reviewed)
-
-
-def _counting(metrics: ClusterMetrics) -> Callable[[httpx2.Request], Awaitable[None]]:
-    async def count(request: httpx2.Request) -> None:
-        metrics.kubernetes_request(request.method)
-
-    return count
 
 
 def _signals() -> tuple[asyncio.Event, asyncio.Event]:

@@ -9,15 +9,14 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import httpx2
-
 from cli_mcp.names import GROUP, MCP_SUBRESOURCE, PLURAL
 from mcp_server.authentication import Action, AuthenticationUnavailable, Caller, Forbidden, Unauthenticated
+from mcp_server.cluster.kubernetes import KubernetesApi, Refused, Resource, Unanswered
 
 _log = logging.getLogger(__name__)
 
-_AUTHENTICATION = "/apis/authentication.k8s.io/v1"
-_AUTHORIZATION = "/apis/authorization.k8s.io/v1"
+_AUTHENTICATION = "authentication.k8s.io/v1"
+_AUTHORIZATION = "authorization.k8s.io/v1"
 _VERBS: Mapping[Action, str] = {
     Action.CALL: "create",
     Action.END_SESSION: "delete",
@@ -40,34 +39,29 @@ class Reviewer(Protocol):
 
 class SelfReviews:
     """Asks with the caller's own token, which every authenticated user may: nobody has to grant the server
-    anything. `api` must carry no credential of its own (of a client certificate, too, the answer would be
-    about the server)."""
+    anything. `api` must have no client certificate, or the answers would be about the server."""
 
-    def __init__(self, api: httpx2.AsyncClient, namespace: str, instance: str) -> None:
+    def __init__(self, api: KubernetesApi, namespace: str, instance: str) -> None:
         self._api = api
         self._namespace = namespace
         self._instance = instance
 
     async def review(self, token: str, action: Action) -> Caller:
         """See Reviewer."""
-        headers = {"Authorization": f"Bearer {token}"}
-        review = _review("authentication.k8s.io/v1", "SelfSubjectReview")
-        answer = await _post(self._api, f"{_AUTHENTICATION}/selfsubjectreviews", review, headers)
+        api = self._api.with_token(token)
+        answer = await _ask(api, _AUTHENTICATION, "SelfSubjectReview")
         caller = caller_of(_member(answer, "status", "userInfo"))
-        attributes = resource_attributes(self._namespace, self._instance, action)
-        review = _review(
-            "authorization.k8s.io/v1", "SelfSubjectAccessReview", {"resourceAttributes": attributes}
-        )
-        answer = await _post(self._api, f"{_AUTHORIZATION}/selfsubjectaccessreviews", review, headers)
+        spec = {"resourceAttributes": resource_attributes(self._namespace, self._instance, action)}
+        answer = await _ask(api, _AUTHORIZATION, "SelfSubjectAccessReview", spec)
         check_allowed(_member(answer, "status"), action, self._namespace, self._instance)
         return caller
 
 
 class TokenReviews:
-    """Asks with the server's own credential, which `api` carries; that takes the ClusterRole
+    """Asks with the server's own credential, that of `api`, which takes the ClusterRole
     system:auth-delegator. Tokens must be made for `audience`, and are of no use at the API server itself."""
 
-    def __init__(self, api: httpx2.AsyncClient, namespace: str, instance: str) -> None:
+    def __init__(self, api: KubernetesApi, namespace: str, instance: str) -> None:
         self._api = api
         self._namespace = namespace
         self._instance = instance
@@ -75,27 +69,21 @@ class TokenReviews:
 
     async def review(self, token: str, action: Action) -> Caller:
         """See Reviewer."""
-        spec: dict[str, Any] = {"token": token, "audiences": [self.audience]}
-        user = self._user(
-            await self._ask(
-                f"{_AUTHENTICATION}/tokenreviews", _review("authentication.k8s.io/v1", "TokenReview", spec)
-            )
+        answer = await self._ask(
+            _AUTHENTICATION, "TokenReview", {"token": token, "audiences": [self.audience]}
         )
+        user = self._user(_member(answer, "status"))
         caller = caller_of(user)
         spec = {
             "user": user["username"],
             **{name: user[name] for name in ("uid", "groups", "extra") if user.get(name)},
             "resourceAttributes": resource_attributes(self._namespace, self._instance, action),
         }
-        answer = await self._ask(
-            f"{_AUTHORIZATION}/subjectaccessreviews",
-            _review("authorization.k8s.io/v1", "SubjectAccessReview", spec),
-        )
+        answer = await self._ask(_AUTHORIZATION, "SubjectAccessReview", spec)
         check_allowed(_member(answer, "status"), action, self._namespace, self._instance)
         return caller
 
-    def _user(self, answer: Json) -> Json:
-        status = _member(answer, "status")
+    def _user(self, status: Json) -> Json:
         # An authenticator that knows no audiences leaves them out: then the token was not made for us.
         if status.get("authenticated") is True and self.audience in (status.get("audiences") or ()):
             return _member(status, "user")
@@ -104,9 +92,9 @@ class TokenReviews:
             f"kubectl create token SERVICEACCOUNT --audience={self.audience}"
         )
 
-    async def _ask(self, path: str, body: Json) -> Json:
+    async def _ask(self, group_version: str, kind: str, spec: Json) -> Json:
         try:
-            return await _post(self._api, path, body)
+            return await _ask(self._api, group_version, kind, spec)
         except (Unauthenticated, Forbidden):
             # The answer to the server's own credential, not to the caller's.
             _log.error(
@@ -149,9 +137,25 @@ def check_allowed(status: Json, action: Action, namespace: str, instance: str) -
     )
 
 
-def _review(api_version: str, kind: str, spec: Json | None = None) -> Json:
-    head = {"apiVersion": api_version, "kind": kind}
-    return head if spec is None else {**head, "spec": spec}
+async def _ask(api: KubernetesApi, group_version: str, kind: str, spec: Json | None = None) -> Json:
+    """The review with its status. Raises Unauthenticated, Forbidden and AuthenticationUnavailable."""
+    resource = Resource(f"/apis/{group_version}/{kind.lower()}s")
+    body: dict[str, Any] = {"apiVersion": group_version, "kind": kind}
+    try:
+        return await api.create(resource, body if spec is None else {**body, "spec": spec})
+    except Refused as error:
+        if error.code == 401:
+            raise Unauthenticated(
+                "This token is not valid: it has expired or was revoked. Get a new one."
+            ) from None
+        if error.code == 403:
+            raise Forbidden("The API server does not let this caller ask what they may do.") from None
+        _log.warning("a %s was answered %d", kind, error.code)
+    except Unanswered as error:
+        _log.warning("a %s was not answered: %s", kind, error)
+    raise AuthenticationUnavailable(
+        "Who you are cannot be checked now: the Kubernetes API server does not answer. Try again in a moment."
+    )
 
 
 def _member(value: Json, *path: str) -> Json:
@@ -159,26 +163,3 @@ def _member(value: Json, *path: str) -> Json:
     for name in path:
         found = found.get(name) if isinstance(found, dict) else None
     return found if isinstance(found, dict) else {}
-
-
-async def _post(
-    api: httpx2.AsyncClient, path: str, body: Json, headers: Mapping[str, str] | None = None
-) -> Json:
-    """The review with its status. Raises Unauthenticated, Forbidden and AuthenticationUnavailable."""
-    try:
-        answer = await api.post(path, json=body, headers=headers)
-        if answer.is_success:
-            return _member({"answer": answer.json()}, "answer")
-    except (httpx2.HTTPError, ValueError) as error:
-        # Not the error itself: what it says of the request is nobody's business.
-        _log.warning("no answer to %s of the API server: %s", path, type(error).__name__)
-        raise AuthenticationUnavailable(_AWAY) from None
-    if answer.status_code == 401:
-        raise Unauthenticated("This token is not valid: it has expired or was revoked. Get a new one.")
-    if answer.status_code == 403:
-        raise Forbidden("The API server does not let this caller ask what they may do.")
-    _log.warning("%s of the API server answers %d", path, answer.status_code)
-    raise AuthenticationUnavailable(_AWAY)
-
-
-_AWAY = "Who you are cannot be checked now: the Kubernetes API server does not answer. Try again in a moment."

@@ -27,7 +27,7 @@ from mcp_server.authentication import (
     Forbidden,
     Unauthenticated,
 )
-from mcp_server.cluster.kubernetes import client_of
+from mcp_server.cluster.kubernetes import KubernetesApi
 from mcp_server.review_cache import ReviewAuthenticator
 from mcp_server.reviews import SelfReviews, TokenReviews
 from tests.e2e.operator import apply, eventually, get, kubectl
@@ -114,14 +114,14 @@ def audience(namespace: str, instance: str = "demo") -> str:
 
 @asynccontextmanager
 async def self_reviews(namespace: str, instance: str = "demo") -> AsyncIterator[ReviewAuthenticator]:
-    async with client_of(config()._replace(user=None)) as api:
+    async with KubernetesApi.connected(config()._replace(user=None)) as api:
         yield ReviewAuthenticator(SelfReviews(api, namespace, instance))
 
 
 @asynccontextmanager
 async def token_reviews(namespace: str, reviewing: str = "server") -> AsyncIterator[ReviewAuthenticator]:
     user = User(token=token_of(namespace, reviewing))
-    async with client_of(config()._replace(user=user)) as api:
+    async with KubernetesApi.connected(config()._replace(user=user)) as api:
         yield ReviewAuthenticator(TokenReviews(api, namespace, "demo"))
 
 

@@ -4,8 +4,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx2
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.config.models import Cluster, User
 
 from mcp_server.authentication import (
     Action,
@@ -14,16 +17,18 @@ from mcp_server.authentication import (
     Forbidden,
     Unauthenticated,
 )
+from mcp_server.cluster.kubernetes import KubernetesApi
 from mcp_server.reviews import Reviewer, SelfReviews, TokenReviews, caller_of
+from tests.kube import rbac
 from tests.kube.api import Api
-from tests.kube.rbac import ADMIN, User, service_account
+from tests.kube.rbac import ADMIN, service_account
 from tests.kube.server import Server
 
 NAMESPACE, INSTANCE = "team", "demo"
 SERVER = service_account(NAMESPACE, "cli-mcp-demo", "uid-of-the-server")
 TOKENS = {
     "full": service_account(NAMESPACE, "full", "u-1"),
-    "reader": User("reader", groups=("system:authenticated", "readers")),
+    "reader": rbac.User("reader", groups=("system:authenticated", "readers")),
     "stranger": service_account("elsewhere", "full", "u-2"),
     "admin": ADMIN,
     "server": SERVER,
@@ -93,9 +98,23 @@ async def api_server(*, delegates: bool = True) -> AsyncIterator[Server]:
 
 @asynccontextmanager
 async def reviewer_of(kind: type[Reviewer], url: str, instance: str = INSTANCE) -> AsyncIterator[Reviewer]:
-    headers = {"Authorization": "Bearer server"} if kind is TokenReviews else {}
-    async with httpx2.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=5) as api:
+    user = User(token="server") if kind is TokenReviews else None
+    found = KubeConfig.from_one(cluster=Cluster(server=url), user=user).get()
+    async with KubernetesApi.connected(found) as api:
         yield kind(api, NAMESPACE, instance)  # type: ignore[call-arg]
+
+
+@asynccontextmanager
+async def answering(status: int, body: Any) -> AsyncIterator[str]:
+    """An API server with one answer to everything."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response(body, status=status)
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", answer)
+    async with TestServer(app) as server:
+        yield str(server.make_url("")).rstrip("/")
 
 
 BOTH = pytest.mark.parametrize("kind", [SelfReviews, TokenReviews])
@@ -156,14 +175,14 @@ ANSWERS: list[tuple[int, Any, type[AuthenticationError]]] = [
     (201, {"status": {"userInfo": {"username": "system:anonymous"}}}, Unauthenticated),
     (201, {"status": {"userInfo": {"username": ["x"]}}}, Unauthenticated),
     (201, {"status": None}, Unauthenticated),
-    (201, [], Unauthenticated),
-    (201, "text", Unauthenticated),
+    (201, [], AuthenticationUnavailable),
+    (201, "text", AuthenticationUnavailable),
     (401, {}, Unauthenticated),
     (403, {}, Forbidden),
     (404, {}, AuthenticationUnavailable),
     (429, {}, AuthenticationUnavailable),
     (500, {}, AuthenticationUnavailable),
-    (302, {}, AuthenticationUnavailable),
+    (302, {}, Unauthenticated),
 ]
 
 
@@ -171,10 +190,9 @@ ANSWERS: list[tuple[int, Any, type[AuthenticationError]]] = [
 async def test_an_answer_that_names_nobody_lets_nobody_in(
     status: int, body: Any, error: type[AuthenticationError]
 ) -> None:
-    answer = httpx2.MockTransport(lambda request: httpx2.Response(status, json=body))
-    async with httpx2.AsyncClient(base_url="http://api", transport=answer) as api:
+    async with answering(status, body) as url, reviewer_of(SelfReviews, url) as reviewer:
         with pytest.raises(error):
-            await SelfReviews(api, NAMESPACE, INSTANCE).review("full", Action.CALL)
+            await reviewer.review("full", Action.CALL)
 
 
 @pytest.mark.parametrize(
@@ -190,18 +208,16 @@ async def test_an_answer_that_names_nobody_lets_nobody_in(
     ],
 )
 async def test_a_token_that_was_not_made_for_this_server_is_refused(status: dict[str, Any]) -> None:
-    answer = httpx2.MockTransport(lambda request: httpx2.Response(201, json={"status": status}))
-    async with httpx2.AsyncClient(base_url="http://api", transport=answer) as api:
+    async with answering(201, {"status": status}) as url, reviewer_of(TokenReviews, url) as reviewer:
         with pytest.raises(Unauthenticated):
-            await TokenReviews(api, NAMESPACE, INSTANCE).review("full", Action.CALL)
+            await reviewer.review("full", Action.CALL)
 
 
 async def test_a_denial_outweighs_what_is_allowed() -> None:
     user = {"status": {"userInfo": {"username": "x"}, "allowed": True, "denied": True}}
-    answer = httpx2.MockTransport(lambda request: httpx2.Response(201, json=user))
-    async with httpx2.AsyncClient(base_url="http://api", transport=answer) as api:
+    async with answering(201, user) as url, reviewer_of(SelfReviews, url) as reviewer:
         with pytest.raises(Forbidden):
-            await SelfReviews(api, NAMESPACE, INSTANCE).review("full", Action.CALL)
+            await reviewer.review("full", Action.CALL)
 
 
 def test_two_users_never_have_the_same_owner() -> None:
