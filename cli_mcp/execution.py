@@ -12,6 +12,8 @@ MAX_TIMEOUT_SECONDS = 300.0
 TIMEOUT_EXIT_CODE = 124
 # What a result may carry of one stream; half of it from the start, half from the end.
 STREAM_LIMIT_BYTES = 50_000
+# The directory that the typed tools work in, when it is not the workspace.
+ROOT_VARIABLE = "AGENTBOX_ROOT"
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from local_runtime.probe import NotPossible
 from local_runtime.sandbox import SandboxFactory, SandboxSettings
 from local_runtime.sessions import LocalSessions, SessionLimits
 from local_runtime.state import StateDirectory, StateInUse
+from local_runtime.tool_helper import tool_program
 from mcp_server.app import build_app
 from mcp_server.authentication import Authenticator, NoAuthentication, StaticToken
 from mcp_server.serving import serve
@@ -76,7 +77,13 @@ def main(arguments: Sequence[str]) -> int:
     try:
         probe.check_platform()
         asyncio.run(_run(parsed, read_instance(parsed.file)))
-    except (CannotStart, EgressProblem, EnvironmentProblem, StateInUse, NotPossible) as error:
+    except (
+        CannotStart,
+        EgressProblem,
+        EnvironmentProblem,
+        StateInUse,
+        NotPossible,
+    ) as error:
         print(f"cli-mcp local: {error}", file=sys.stderr)
         return 1
     return 0
@@ -207,7 +214,8 @@ async def _serve(
     probe.check_state(state, own_uids=own_uids)
     groups = _control_groups(state)
     try:
-        settings = _settings(instance, state, environment, own_uids=own_uids)
+        typed_tools = ssh is not None or set(instance.spec.tools) != {"bash"}
+        settings = _settings(instance, state, environment, own_uids=own_uids, typed_tools=typed_tools)
         factory = SandboxFactory(state, groups, egress, settings)
         await probe.check_sandbox(
             factory, hidden=(state.path, Path.home(), Path(sys.prefix), arguments.file.resolve())
@@ -242,7 +250,9 @@ async def _serve_sessions(
     authenticator: Authenticator = NoAuthentication() if token is None else StaticToken(token)
     reach = egress.reach.described()
     settings = ServerSettings(
-        egress_hint=screen.egress_hint(reach), allowed_hosts=LOOPBACK_HOSTS | {arguments.host}
+        tools=instance.spec.tools,
+        egress_hint=screen.egress_hint(reach),
+        allowed_hosts=LOOPBACK_HOSTS | {arguments.host},
     )
     app = build_app(sessions, settings, authenticator, registry)
     stop, stop_now = _signals()
@@ -308,12 +318,19 @@ def _local_ssh(arguments: Arguments, instance: CliMcpInstance, state: StateDirec
 
 
 def _settings(
-    instance: CliMcpInstance, state: StateDirectory, environment: dict[str, str], *, own_uids: bool
+    instance: CliMcpInstance,
+    state: StateDirectory,
+    environment: dict[str, str],
+    *,
+    own_uids: bool,
+    typed_tools: bool,
 ) -> SandboxSettings:
+    """Raises OSError."""
     program = bubblewrap.find_bubblewrap()
+    system = bubblewrap.system_files()
     return SandboxSettings(
         program=state.program_for_sandboxes(program) if own_uids else program,
-        system=bubblewrap.system_files(),
+        system=system,
         read_only={
             inside: state.write_system_file(Path(inside).name, text)
             for inside, text in bubblewrap.ACCOUNT_FILES.items()
@@ -323,6 +340,7 @@ def _settings(
         limits=resource_limits(instance),
         workspace_bytes=instance.spec.sandbox.limits.ephemeral_storage_bytes,
         own_uids=own_uids,
+        tools=tool_program(system, state.system, own_uids=own_uids) if typed_tools else None,
     )
 
 

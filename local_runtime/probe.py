@@ -227,6 +227,8 @@ async def _look_around(sandbox: Sandbox, hidden: Sequence[Path]) -> list[str]:
     facts = await sandbox.run(_FACTS, _PROBE_SECONDS, ignore)
     quoted = " ".join(f"'{path}'" for path in hidden if "'" not in str(path))
     listing = f'for path in {quoted}; do [ ! -e "$path" ] || echo "$path"; done'
+    if sandbox.launcher.tools is not None:
+        await sandbox.call_tool("list_directory", {}, _PROBE_SECONDS)
     seen = await sandbox.run(listing, _PROBE_SECONDS, ignore)
     return sandbox_faults(
         facts.stdout.head.decode(errors="replace").splitlines(),

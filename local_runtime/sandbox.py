@@ -110,6 +110,8 @@ class Sandbox:
         self, name: str, arguments: Mapping[str, object], timeout_seconds: float
     ) -> Mapping[str, object]:
         """What a typed tool answers, unchecked. Raises ExecutionError."""
+        if self.launcher.tools is not None and self.launcher.tools.gone:
+            await self._end_idle()
         if not processes.still_runs(self.launcher.root):
             await self.run(":", timeout_seconds, lambda progress: None)  # makes a new sandbox
         if self.launcher.tools is None:
@@ -121,6 +123,17 @@ class Sandbox:
         finally:
             self._tool_calls -= 1
             await self._guard.after_command(busy=self.shell.running or self._tool_calls > 0)
+
+    async def _end_idle(self) -> None:
+        """End the sandbox, if nothing runs in it but the shell; that comes back with its state."""
+        shell = self.shell.shell_process
+        others = processes.descendants(self.launcher.root).values()
+        if self.shell.running or any(shell is None or one.identity != shell.identity for one in others):
+            return
+        processes.send_signal(self.launcher.root, signal.SIGKILL)
+        deadline = time.monotonic() + _STOP_SECONDS
+        while processes.still_runs(self.launcher.root) and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(_STOP_POLL_SECONDS)
 
     async def close(self, reason: str) -> None:
         """End everything that runs in it; waiting and running calls get `reason`. The workspace stays."""

@@ -13,8 +13,8 @@ from cli_mcp.api.instance import CliMcpInstance, Ssh
 from local_runtime.audit_file import AuditFile
 from local_runtime.sessions import LocalSessions
 from local_runtime.state import StateDirectory
-from mcp_server.app import bash_of, calls_of
-from mcp_server.tool import bash_tool
+from mcp_server.app import calls_of, tool_calls_of
+from mcp_server.catalogue import ALL_GROUPS, catalogue
 from ssh_gateway.access import ACCESS_FILE, Access, example_username, to_json
 from ssh_gateway.audit import audit_line
 from ssh_gateway.authorization import AUTHORIZED_KEYS_FILE, Authorizer
@@ -47,8 +47,8 @@ class LocalSsh:
     def gateway(self, app: Starlette, sessions: LocalSessions, egress_hint: str, audit: AuditFile) -> Gateway:
         """The gateway for the sessions that `app` serves over HTTP."""
         return Gateway(
-            bash_of(app),
-            bash_tool(egress_hint, SESSION_HINT),
+            tool_calls_of(app),
+            catalogue(ALL_GROUPS, egress_hint, SESSION_HINT),
             calls_of(app),
             sessions.hold,
             Authorizer(lambda: self.spec.routes, self._secrets_dir, lambda: datetime.now(UTC)),

@@ -18,7 +18,7 @@ ANSWER_LIMIT_BYTES = 2 << 20
 MAX_WAITING_CALLS = 16
 _START_SECONDS = 15.0
 _READ_BYTES = 1 << 18
-# What may lie in the pipe before a start, from calls that nobody waits for any more.
+# More does not lie in a pipe that nobody reads.
 _STALE_LIMIT_BYTES = 1 << 20
 _ERROR_CHARACTERS = 2_000
 
@@ -28,8 +28,8 @@ _KILLED = (
     "Look at what there is and call again."
 )
 _GONE = (
-    "What serves this tool in the sandbox was killed, perhaps by a command like `kill -9 -1`. bash still "
-    "works. End the session (DELETE /sessions/ID) to have all tools again; its files stay."
+    "What serves this tool in the sandbox was killed, perhaps by a command like `kill -9 -1`. It starts "
+    "again with the next call at which nothing else runs there: end commands and background processes."
 )
 _NONSENSE = (
     "What serves this tool in the sandbox gave no valid answer; a process of the sandbox may interfere. "
@@ -47,7 +47,8 @@ class ToolChannel:
         self._waiting: dict[int, asyncio.Future[Mapping[str, object]]] = {}
         self._ready: asyncio.Future[None] | None = None
         self._number = 0
-        self._gone = False
+        self.gone = False
+        """Whether nothing is at the other end any more."""
         self._closed = False
         self._sending = asyncio.Lock()
         for fd in (requests, answers):
@@ -56,8 +57,8 @@ class ToolChannel:
     async def call(
         self, name: str, arguments: Mapping[str, object], timeout_seconds: float
     ) -> Mapping[str, object]:
-        """The tool's result as it came. Raises ToolFailed when the tool says no, or another ExecutionError."""
-        if self._gone:
+        """The tool's result as it came. Raises ToolFailed when the tool says no, and ExecutionError."""
+        if self.gone:
             raise SandboxUnavailable(_GONE)
         if len(self._waiting) >= MAX_WAITING_CALLS:
             raise SessionBusy("Too many calls of the session run at the same time. Try again in a moment.")
@@ -93,8 +94,9 @@ class ToolChannel:
 
     async def _start(self) -> None:
         """Have the program run. Raises ExecutionError."""
+        if len(self._waiting) == 1 and ENDED_LINE in self._drop_stale_answers():
+            self._ready = None
         if self._ready is None:
-            self._drop_stale_answers()
             self._ready = self._loop.create_future()
             await self._send(START_LINE)
         ready = self._ready
@@ -115,7 +117,7 @@ class ToolChannel:
                 except BlockingIOError:
                     await self._writable()
                 except BrokenPipeError:
-                    self._gone = True
+                    self.gone = True
                     raise SandboxUnavailable(_GONE) from None
 
     async def _writable(self) -> None:
@@ -131,22 +133,24 @@ class ToolChannel:
         """Read while somebody waits: whoever floods the pipe otherwise waits himself."""
         if self._closed:
             return
-        if self._waiting and not self._gone:
+        if self._waiting and not self.gone:
             self._loop.add_reader(self._answers, self._read)
         else:
             self._loop.remove_reader(self._answers)
 
-    def _drop_stale_answers(self) -> None:
+    def _drop_stale_answers(self) -> bytes:
+        """What came while no call waited."""
+        dropped = bytes(self._buffer)
         self._buffer.clear()
-        dropped = 0
-        while dropped < _STALE_LIMIT_BYTES:
+        while len(dropped) < _STALE_LIMIT_BYTES:
             try:
                 data = os.read(self._answers, _READ_BYTES)
             except BlockingIOError:
-                return
+                break
             if not data:
-                return
-            dropped += len(data)
+                break
+            dropped += data
+        return dropped
 
     def _read(self) -> None:
         try:
@@ -154,7 +158,7 @@ class ToolChannel:
         except BlockingIOError:
             return
         if not data:
-            self._gone = True
+            self.gone = True
             self._fail(SandboxUnavailable(_GONE))
             return
         *lines, rest = (bytes(self._buffer) + data).split(b"\n")

@@ -5,55 +5,64 @@ imitate it. It is started at the first call and again when it died; a small bash
 that every sandbox has of it.
 """
 
+import os
+import shlex
+import shutil
 import sys
+import sysconfig
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import cli_mcp.execution
 import sandbox_agent
 from local_runtime.bubblewrap import SystemFiles
 from local_runtime.state import first_closed
-from sandbox_agent.launch import HELPER_NAME
+from sandbox_agent.launch import HELPER_PATH
 from sandbox_agent.tools.runner import START
 
 START_LINE = b"\n" + START
 ENDED_LINE = b'{"ended": true}\n'
 _PROGRAM_INSIDE = "/opt/cli-mcp/tools.pyz"
 _PYTHON_INSIDE = "/opt/cli-mcp/python"
-_MODULES = ("openat2.py", "processes.py", "tools/*.py")
-_MAIN = "import asyncio\nfrom sandbox_agent.tools.runner import main\nasyncio.run(main())\n"
+# Started by a line `start`, since what ends the program must not end what starts it again.
+_HELPER = """\
+while read -r word; do
+  [[ $word == start ]] || continue
+  {command}
+  printf %s {ended}
+done
+"""
+_ISOLATED = ("-I", "-S")
+_LIBRARY_PATH = "LD_LIBRARY_PATH"
+# Of the standard library, what is large and of no use to the program.
+_LEFT_OUT = frozenset(
+    {"site-packages", "test", "tests", "idlelib", "tkinter", "lib2to3", "ensurepip", "turtledemo"}
+)
+_MODULES = ("*.py", "tools/*.py")
+_MAIN = """\
+import asyncio, sys
+from sandbox_agent.tools.runner import main
+asyncio.run(main(sys.argv[1:]))
+"""
 
 # Those behind a virtual environment.
 _INTERPRETER = Path(getattr(sys, "_base_executable", sys.executable))
 _PREFIX = Path(sys.base_prefix)
 
 
-class NoPythonForSandboxes(Exception):
-    """The Python that runs the server cannot be shown to the sandboxes; the message says what to do."""
-
-
 @dataclass(frozen=True, slots=True)
 class ToolProgram:
-    """The command that serves tools in a sandbox, and what it needs to see: paths inside and here."""
+    """`read_only` is what a sandbox needs to see for it: paths inside and here."""
 
-    argv: tuple[str, ...]
-    read_only: Mapping[str, Path] = field(default_factory=dict)
+    read_only: Mapping[str, Path]
 
     def beside(self, argv: Sequence[str], requests_fd: int, answers_fd: int) -> list[str]:
         """The command line that runs `argv`, and beside it what waits for START_LINE on `requests_fd`."""
-        loop = (
-            'while read -r word; do [[ $word == start ]] || continue; "$@"; '
-            f"printf '%s' '{ENDED_LINE.decode()}'; done"
-        )
-        start = (
-            f'helper=$1 count=$2; shift 2; bash -p -c "$helper" "${{@:1:count}}" '
-            f"<&{requests_fd} >&{answers_fd} {requests_fd}<&- {answers_fd}>&- & "
-            f'shift "$count"; exec "$@" {requests_fd}<&- {answers_fd}>&-'
-        )
-        helper = (HELPER_NAME, *self.argv)
-        return ["bash", "-p", "-c", start, "bash", loop, str(len(helper)), *helper, *argv]
+        closed = f"{requests_fd}<&- {answers_fd}>&-"
+        helper = f"bash -p {HELPER_PATH} <&{requests_fd} >&{answers_fd} {closed}"
+        return ["bash", "-p", "-c", f'{helper} & exec "$@" {closed}', "bash", *argv]
 
 
 def tool_program(
@@ -64,28 +73,49 @@ def tool_program(
     interpreter: Path = _INTERPRETER,
     prefix: Path = _PREFIX,
 ) -> ToolProgram:
-    """Write the program into `directory`. Raises NoPythonForSandboxes."""
-    program = directory / Path(_PROGRAM_INSIDE).name
+    """Write into `directory` what sandboxes need to see. Raises OSError."""
+    program, helper = directory / "tools.pyz", directory / "helper"
     _write_program(program)
-    binds = {_PROGRAM_INSIDE: program}
+    binds = {_PROGRAM_INSIDE: program, HELPER_PATH: helper}
     interpreter, prefix = interpreter.resolve(), prefix.resolve()
+    command = [str(interpreter), *_ISOLATED, _PROGRAM_INSIDE]
     if not any(interpreter.is_relative_to(path) for path in system.paths):
-        if not interpreter.is_relative_to(prefix):
-            raise NoPythonForSandboxes(_advice(f"{interpreter} is not below its own prefix {prefix}"))
-        closed = first_closed(prefix) if own_uids else None
-        if closed is not None:
-            raise NoPythonForSandboxes(_advice(f"other users may not pass through {closed} to it"))
+        if own_uids and first_closed(prefix) is not None:
+            prefix, interpreter = _copy(prefix, interpreter, directory / "python")
         binds[_PYTHON_INSIDE] = prefix
-        interpreter = Path(_PYTHON_INSIDE) / interpreter.relative_to(prefix)
-    return ToolProgram((str(interpreter), "-I", "-S", _PROGRAM_INSIDE), binds)
+        command[0] = f"{_PYTHON_INSIDE}/{interpreter.relative_to(prefix)}"
+        # One with a shared library of its own may look for that where it was installed.
+        command = ["env", f"{_LIBRARY_PATH}={_PYTHON_INSIDE}/lib", *command, "--without", _LIBRARY_PATH]
+    # The name of Python stands in no command line that lasts: `pkill -f python` is nothing unusual.
+    helper.write_text(_HELPER.format(command=shlex.join(command), ended=shlex.quote(ENDED_LINE.decode())))
+    helper.chmod(0o644)
+    return ToolProgram(binds)
 
 
-def _advice(reason: str) -> str:
-    return (
-        "spec.tools lists more than bash, and those tools need a Python inside the sandboxes. The one that "
-        f"runs this server cannot be shown to them: {reason}. Use the system's (make clean, then "
-        "make run PYTHON=/usr/bin/python3), or leave the tools out."
+def _copy(prefix: Path, interpreter: Path, copy: Path) -> tuple[Path, Path]:
+    """The interpreter with its standard library where other users may see it, since below its own prefix they
+    may not. Where the file system permits it is made of links. Returns prefix and interpreter of the copy."""
+    shutil.rmtree(copy, ignore_errors=True)
+    library = Path(sysconfig.get_path("stdlib", vars={"installed_base": str(prefix), "base": str(prefix)}))
+    shutil.copytree(
+        library, copy / library.relative_to(prefix), copy_function=_link_or_copy, ignore=_not_needed
     )
+    for path in (interpreter, *(prefix / "lib").glob("libpython*.so*")):
+        target = copy / path.relative_to(prefix)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _link_or_copy(str(path), str(target))
+    return copy, copy / interpreter.relative_to(prefix)
+
+
+def _not_needed(directory: str, names: list[str]) -> set[str]:
+    return {name for name in names if name in _LEFT_OUT or name.startswith("config-")}
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def _write_program(path: Path) -> None:
@@ -95,7 +125,6 @@ def _write_program(path: Path) -> None:
         archive.writestr("__main__.py", _MAIN)
         archive.writestr("cli_mcp/__init__.py", "")
         archive.write(cli_mcp.execution.__file__, "cli_mcp/execution.py")
-        archive.writestr("sandbox_agent/__init__.py", "")
         for pattern in _MODULES:
             for module in sorted(package.glob(pattern)):
                 archive.write(module, f"sandbox_agent/{module.relative_to(package)}")

@@ -13,13 +13,13 @@ from starlette.routing import Route
 
 from mcp_server.authentication import Authenticator
 from mcp_server.backend import Readiness, SandboxBackend
-from mcp_server.bash import Bash, internal_error
 from mcp_server.calls import RunningCalls
 from mcp_server.endpoint import McpEndpoint
 from mcp_server.guards import Guards
 from mcp_server.metrics import CONTENT_TYPE, Metrics
 from mcp_server.sessions import session_route
 from mcp_server.settings import ServerSettings
+from mcp_server.tool_calls import ToolCalls, internal_error
 
 
 def build_app(
@@ -36,8 +36,10 @@ def build_app(
         warm_sandboxes=backend.warm_count,
         running_calls=calls.__len__,
     )
-    bash = Bash(backend, calls, metrics, progress_interval_seconds=settings.progress_interval_seconds)
-    endpoint = McpEndpoint(bash, settings)
+    tool_calls = ToolCalls(
+        backend, calls, metrics, progress_interval_seconds=settings.progress_interval_seconds
+    )
+    endpoint = McpEndpoint(tool_calls, settings)
 
     async def live(request: Request) -> Response:
         return JSONResponse({"live": True})
@@ -75,7 +77,7 @@ def build_app(
     )
     app.router.redirect_slashes = False
     app.state.calls = calls
-    app.state.bash = bash
+    app.state.tool_calls = tool_calls
     return app
 
 
@@ -86,11 +88,11 @@ def calls_of(app: Starlette) -> RunningCalls:
     return calls
 
 
-def bash_of(app: Starlette) -> Bash:
+def tool_calls_of(app: Starlette) -> ToolCalls:
     """What runs the calls of an application of `build_app`, for a second way in beside it."""
-    bash = app.state.bash
-    assert isinstance(bash, Bash)
-    return bash
+    tool_calls = app.state.tool_calls
+    assert isinstance(tool_calls, ToolCalls)
+    return tool_calls
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

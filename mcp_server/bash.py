@@ -1,145 +1,43 @@
-"""One call of the `bash` tool, from its arguments to its result; independent of how it arrived.
+"""The tool `bash`: what its calls do."""
 
-Every failure ends here, as a tool error that says what to do. Neither commands nor output are logged.
-"""
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-import logging
-import secrets
-import time
-from collections.abc import Callable, Mapping
-from typing import Protocol
-
-from mcp import types
-
-from cli_mcp.execution import (
-    ExecutionError,
-    NotSessionOwner,
-    Progress,
-    SandboxUnavailable,
-    SessionBusy,
-    SessionEnded,
-)
+from cli_mcp.execution import ProgressCallback
 from mcp_server.backend import SandboxBackend, SessionKey, SessionOutcome
-from mcp_server.calls import Call, CallCancelled, CallKey, RunningCalls, ShuttingDown
-from mcp_server.metrics import Metrics
-from mcp_server.results import progress_message, tool_error, tool_result
-from mcp_server.tool import InvalidCall, parse_arguments
-
-logger = logging.getLogger(__name__)
-
-# What the metrics call an error; a type stands for its subclasses.
-_OUTCOME_OF_ERROR: Mapping[type[Exception], str] = {
-    InvalidCall: "invalid",
-    ShuttingDown: "shutting_down",
-    CallCancelled: "cancelled",
-    SessionBusy: "busy",
-    SessionEnded: "session_ended",
-    SandboxUnavailable: "unavailable",
-    NotSessionOwner: "not_owner",
-    ExecutionError: "not_run",
-}
-_READABLE_ERRORS = tuple(_OUTCOME_OF_ERROR)
-
-
-class ProgressReport(Protocol):
-    """Tells the client how far its call is; `progress` and `total` are seconds."""
-
-    async def __call__(
-        self, progress: float, total: float | None = None, message: str | None = None
-    ) -> None: ...
+from mcp_server.results import tool_result
+from mcp_server.tool import HTTP_SESSION_HINT, BashCall, bash_tool, parse_arguments
+from mcp_server.tool_calls import Finished
 
 
 class Bash:
-    def __init__(
-        self,
-        backend: SandboxBackend,
-        calls: RunningCalls,
-        metrics: Metrics,
-        *,
-        progress_interval_seconds: float,
-    ) -> None:
-        self._backend = backend
-        self._calls = calls
-        self._metrics = metrics
-        self._progress_interval_seconds = progress_interval_seconds
+    """See mcp_server.tool_calls.Tool."""
 
-    async def call(
-        self,
-        *,
-        session_of: Callable[[], SessionKey],
-        request_id: int | str | None,
-        arguments: Mapping[str, object],
-        report: ProgressReport | None,
-    ) -> types.CallToolResult:
-        """Run the command of a call. Cancelling this interrupts the command.
+    def __init__(self, egress_hint: str, session_hint: str = HTTP_SESSION_HINT) -> None:
+        self.definition = bash_tool(egress_hint, session_hint)
 
-        `session_of` tells its session or raises InvalidCall."""
-        started = time.monotonic()
-        outcome = "cancelled"  # which is what happened when nothing below gets to say otherwise
-        try:
-            session = session_of()
-            bash = parse_arguments(arguments)
-            latest = _Latest()
-            call = self._calls.start(
-                CallKey(session, request_id),
-                self._backend.run(session, bash.command, bash.timeout_seconds, latest.keep),
-            )
-            ran = await self._wait(call, bash.timeout_seconds, latest, report)
-            result = tool_result(ran, bash)
-            outcome = _outcome(ran)
-        except _READABLE_ERRORS as error:
-            outcome = _outcome_of_error(error)
-            result = tool_error(str(error))
-        except Exception as error:  # noqa: BLE001 - the last stop before the wire, which must not show internals
-            outcome = "internal_error"
-            result = tool_error(internal_error(error))
-        finally:
-            self._metrics.call_ended(outcome, time.monotonic() - started)
-        return result
-
-    def cancel(self, session_of: Callable[[], SessionKey], request_id: int | str | None) -> None:
-        """Interrupt the call of that session that came with this id, if it is the only one."""
-        try:
-            session = session_of()
-        except InvalidCall:
-            return  # no call can have come for such a session
-        self._calls.cancel(CallKey(session, request_id))
-
-    async def _wait(
-        self, call: Call, total_seconds: float, latest: "_Latest", report: ProgressReport | None
-    ) -> SessionOutcome:
-        started = time.monotonic()
-        interval_seconds = None if report is None else self._progress_interval_seconds
-        try:
-            while not await call.wait(interval_seconds):
-                if report is not None:
-                    await report(time.monotonic() - started, total_seconds, progress_message(latest.progress))
-        finally:
-            call.cancel()
-        return call.result()
+    def prepare(self, arguments: Mapping[str, object]) -> "PreparedCommand":
+        return PreparedCommand(parse_arguments(arguments))
 
 
-class _Latest:
-    """The last thing that a backend reported: it may do so more often than a client wants to hear it."""
+@dataclass(frozen=True, slots=True)
+class PreparedCommand:
+    """A command for the session's shell."""
 
-    progress: Progress | None = None
+    call: BashCall
 
-    def keep(self, progress: Progress) -> None:
-        self.progress = progress
+    @property
+    def timeout_seconds(self) -> float:
+        return self.call.timeout_seconds
+
+    async def run(
+        self, backend: SandboxBackend, session: SessionKey, on_progress: ProgressCallback
+    ) -> Finished:
+        ran = await backend.run(session, self.call.command, self.call.timeout_seconds, on_progress)
+        return Finished(tool_result(ran, self.call), _outcome(ran))
 
 
 def _outcome(ran: SessionOutcome) -> str:
     if ran.outcome.timed_out:
         return "timed_out"
     return "ok" if ran.outcome.exit_code == 0 else "failed"
-
-
-def _outcome_of_error(error: Exception) -> str:
-    return next(outcome for kind, outcome in _OUTCOME_OF_ERROR.items() if isinstance(error, kind))
-
-
-def internal_error(error: Exception) -> str:
-    """What the caller is told about a failure of ours; the log has the rest under the same id."""
-    error_id = secrets.token_hex(4)
-    logger.error("internal error %s", error_id, exc_info=error)
-    return f"internal error, id {error_id}: the server's log has more under this id."

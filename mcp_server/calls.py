@@ -7,8 +7,9 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from mcp_server.backend import SessionKey, SessionOutcome
+from mcp_server.backend import SessionKey
 
 logger = logging.getLogger(__name__)
 
@@ -32,10 +33,13 @@ class CallKey:
     request_id: int | str | None
 
 
+T = TypeVar("T")
+
+
 @dataclass(slots=True, eq=False)
-class Call:
+class Call(Generic[T]):
     key: CallKey
-    task: asyncio.Task[SessionOutcome]
+    task: asyncio.Task[T]
     cancelled_because: str = ""
 
     async def wait(self, seconds: float | None) -> bool:
@@ -43,8 +47,8 @@ class Call:
         done, _ = await asyncio.wait({self.task}, timeout=seconds)
         return bool(done)
 
-    def result(self) -> SessionOutcome:
-        """The outcome of a call that is done; raises what its command raised, or CallCancelled."""
+    def result(self) -> T:
+        """The outcome of a call that is done; raises what its work raised, or CallCancelled."""
         if self.task.cancelled():
             because = self.cancelled_because or "The sandbox gave up"
             raise CallCancelled(f"{because}; the command was interrupted.")
@@ -58,7 +62,7 @@ class Call:
 
 class RunningCalls:
     def __init__(self) -> None:
-        self._calls: set[Call] = set()
+        self._calls: set[Call[Any]] = set()
         self._accepting = True
 
     def __len__(self) -> int:
@@ -68,7 +72,7 @@ class RunningCalls:
     def accepting(self) -> bool:
         return self._accepting
 
-    def start(self, key: CallKey, work: Coroutine[object, object, SessionOutcome]) -> Call:
+    def start(self, key: CallKey, work: Coroutine[object, object, T]) -> Call[T]:
         """Raises ShuttingDown after `close`; then `work` has not begun."""
         if not self._accepting:
             work.close()
@@ -78,7 +82,7 @@ class RunningCalls:
         call.task.add_done_callback(lambda task: self._forget(call))
         return call
 
-    def _forget(self, call: Call) -> None:
+    def _forget(self, call: Call[Any]) -> None:
         self._calls.discard(call)
         # A call whose client went away has nobody left to ask what became of it.
         if call.cancelled_because and not call.task.cancelled() and (error := call.task.exception()):

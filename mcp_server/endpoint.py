@@ -1,4 +1,4 @@
-"""`/mcp`: the tool over MCP's Streamable HTTP, for clients of the handshake era and of 2026-07-28 alike.
+"""`/mcp`: the tools over MCP's Streamable HTTP, for clients of the handshake era and of 2026-07-28 alike.
 
 Both are served without a protocol session, so that any replica can answer any request.
 """
@@ -13,23 +13,22 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from mcp_server.backend import SessionKey
-from mcp_server.bash import Bash
+from mcp_server.catalogue import catalogue
 from mcp_server.guards import caller_of
 from mcp_server.settings import ServerSettings
-from mcp_server.tool import SESSION_HEADER, TOOL_NAME, bash_tool, parse_session_id
+from mcp_server.tool import SESSION_HEADER, parse_session_id
+from mcp_server.tool_calls import ToolCalls
 from mcp_server.tool_server import tool_server
 
-_INSTRUCTIONS = (
-    f"One tool, `{TOOL_NAME}`: a persistent shell in a sandbox. "
-    f"Which one is told by the HTTP header {SESSION_HEADER}."
-)
+_WHICH = f"Which one is told by the HTTP header {SESSION_HEADER}."
 
 
 class McpEndpoint:
     """An ASGI application; it serves while `running()` is entered."""
 
-    def __init__(self, bash: Bash, settings: ServerSettings) -> None:
-        server = tool_server(bash, bash_tool(settings.egress_hint), _session_of, _INSTRUCTIONS)
+    def __init__(self, calls: ToolCalls, settings: ServerSettings) -> None:
+        tools = catalogue(settings.tools, settings.egress_hint)
+        server = tool_server(calls, tools, _session_of, _WHICH)
         # Event streams, not plain JSON: progress, keep-alive comments and a noticed disconnect need one.
         self._manager = StreamableHTTPSessionManager(
             server, stateless=True, json_response=False, max_request_body_size=settings.max_body_bytes

@@ -28,11 +28,11 @@ class Metrics:
     ) -> None:
         self._registry = registry or CollectorRegistry()
         self._calls = Counter(
-            "cli_mcp_calls", "Calls of the bash tool by outcome", ["outcome"], registry=self._registry
+            "cli_mcp_calls", "Calls of tools by outcome", ["outcome"], registry=self._registry
         )
         self._call_seconds = Histogram(
             "cli_mcp_call_seconds",
-            "Duration of calls of the bash tool, with the wait for the session's turn",
+            "Duration of calls of tools, with the wait for the session's turn",
             buckets=_DURATION_BUCKETS_SECONDS,
             registry=self._registry,
         )

@@ -25,7 +25,7 @@ _MAX_PATH_CHARACTERS = 4_096  # PATH_MAX, limits.h
 _MAX_NOTES = 20
 _MAX_NOTE_CHARACTERS = 500
 
-_SESSION_NOTES = {
+SESSION_NOTES = {
     SessionState.NEW: "new session",
     SessionState.RESUMED: "session resumed: the files are still there, the shell is a fresh one",
 }
@@ -141,8 +141,8 @@ def _notes(ran: SessionOutcome, call: BashCall, stdout: _Shown, stderr: _Shown) 
         yield f"in the background: {pids}" + (f" and {more} more" if more > 0 else "")
     for note in outcome.notes[:_MAX_NOTES]:
         yield _valid(note[:_MAX_NOTE_CHARACTERS])
-    if ran.session in _SESSION_NOTES:
-        yield _SESSION_NOTES[ran.session]
+    if ran.session in SESSION_NOTES:
+        yield SESSION_NOTES[ran.session]
 
 
 def _truncation(name: str, stream: StreamOutput) -> str:

@@ -15,13 +15,13 @@ from cli_mcp.execution import SandboxUnavailable
 from sandbox_agent import processes
 from sandbox_agent.pid_one import unblock_signals
 
-HELPER_NAME = "cli-mcp-helper"
-"""A word in the command line of processes that a launcher keeps in the sandbox for itself."""
+HELPER_PATH = "/opt/cli-mcp/helper"
+"""The script of the process that a launcher keeps in the sandbox for itself."""
 
 
 def is_helper(pid: int) -> bool:
     """Whether a process says so of itself; any can."""
-    return HELPER_NAME.encode() in processes.command_words(pid)
+    return HELPER_PATH.encode() in processes.command_words(pid)
 
 
 @dataclass(frozen=True, slots=True)

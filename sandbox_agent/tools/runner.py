@@ -7,19 +7,23 @@ program and the processes that it started.
 """
 
 import asyncio
+import ctypes
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from cli_mcp.execution import ToolFailed
-from sandbox_agent.tools.toolbox import DEFAULT_ROOT, ROOT_VARIABLE, Toolbox
+from cli_mcp.execution import ROOT_VARIABLE, ToolFailed
+from sandbox_agent.tools.toolbox import DEFAULT_ROOT, Toolbox
 
 START = b"start\n"
 READY = b'{"ready": true}\n'
-_REQUEST_LIMIT_BYTES = 32 << 20
 _STDIN, _STDOUT = 0, 1
+_PR_SET_NAME = 15  # prctl(2)
+
+_prctl = ctypes.CDLL(None).prctl
 
 
 class Runner:
@@ -29,10 +33,11 @@ class Runner:
         self._writing = asyncio.Lock()
         self._calls: set[asyncio.Task[None]] = set()
 
-    async def serve(self, requests: asyncio.StreamReader) -> None:
-        """Until there are no more requests."""
+    async def serve(self, requests: BinaryIO) -> None:
+        """Until there are no more requests. Whoever starts this program again reads the same pipe, so that it
+        stays a blocking one."""
         await self._write(READY)
-        while line := await requests.readline():
+        while line := await asyncio.to_thread(requests.readline):
             if line == START:
                 await self._write(READY)
                 continue
@@ -62,22 +67,22 @@ class Runner:
             view = view[os.write(self._output, view) :]
 
 
-async def main() -> None:
-    loop = asyncio.get_running_loop()
-    requests = asyncio.StreamReader(limit=_REQUEST_LIMIT_BYTES)
+async def main(arguments: Sequence[str]) -> None:
+    """`--without NAME...` are variables that are for this program and not for the processes it starts."""
+    without = arguments[1:]
+    _prctl(_PR_SET_NAME, b"cli-mcp-tools", 0, 0, 0)  # `pkill python` is nothing unusual in a sandbox
     # The tools' own children must not hold the pipes, nor print into them.
     source, output = os.dup(_STDIN), os.dup(_STDOUT)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (_STDIN, _STDOUT):
         os.dup2(null, fd)
-    with os.fdopen(source, "rb", buffering=0) as pipe:
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(requests), pipe)
-        toolbox = Toolbox(Path(os.environ.get(ROOT_VARIABLE, DEFAULT_ROOT)), os.environ)
-        try:
-            await Runner(toolbox, output).serve(requests)
-        finally:
-            await toolbox.close()
+    environment = {name: value for name, value in os.environ.items() if name not in without}
+    toolbox = Toolbox(Path(environment.get(ROOT_VARIABLE, DEFAULT_ROOT)), environment)
+    try:
+        await Runner(toolbox, output).serve(os.fdopen(source, "rb"))
+    finally:
+        await toolbox.close()
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    asyncio.run(main(sys.argv[1:]))

@@ -14,7 +14,6 @@ from sandbox_agent.tools import files
 from sandbox_agent.tools.process_table import ProcessTable
 from sandbox_agent.tools.root import Root
 
-ROOT_VARIABLE = "AGENTBOX_ROOT"
 DEFAULT_ROOT = "/workspace"
 
 Handler = Callable[..., Awaitable[dict[str, Any]]]

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,13 +73,18 @@ class Server:
         }
 
     def call(self, session: str, command: str, timeout: float = 60) -> Answer:
+        return self.tool(session, "bash", timeout, command=command, timeout=timeout)
+
+    def tool(self, session: str, name: str, wait_seconds: float = 60, /, **arguments: Any) -> Answer:
+        """Call any tool; `wait_seconds` is how long it may take."""
         request = {
             "jsonrpc": "2.0",
             "id": 1,
             "method": "tools/call",
-            "params": {"name": "bash", "arguments": {"command": command, "timeout": timeout}},
+            "params": {"name": name, "arguments": arguments},
         }
-        response = requests.post(self.url, json=request, headers=self.headers(session), timeout=timeout + 30)
+        headers = self.headers(session)
+        response = requests.post(self.url, json=request, headers=headers, timeout=wait_seconds + 30)
         response.raise_for_status()
         messages = [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
         result = json.loads(messages[-1])["result"]
@@ -116,22 +121,24 @@ def running(
     root: Path | None = None,
     arguments: tuple[str, ...] = (),
     proxy: Mapping[str, Any] | None = None,
+    tools: Sequence[str] = ("bash",),
     **sandbox: Any,
 ) -> Iterator[Server]:
-    """A server with this spec.proxy and these fields of spec.sandbox, its state below `root`, ended if the
-    test has not."""
+    """A server with this spec.proxy, these spec.tools and these fields of spec.sandbox, its state below
+    `root`, ended if the test has not."""
     owner = UNPRIVILEGED_UID if unprivileged and os.geteuid() == 0 else None
     if root is None:
         with (
             passable_directory(owner) as made,
             running(
-                unprivileged=unprivileged, root=made, arguments=arguments, proxy=proxy, **sandbox
+                unprivileged=unprivileged, root=made, arguments=arguments, proxy=proxy, tools=tools, **sandbox
             ) as server,
         ):
             yield server
         return
     file = root / "instance.yaml"
     document = instance(**sandbox)
+    document["spec"]["tools"] = list(tools)
     if proxy is not None:
         document["spec"]["proxy"] = proxy
     file.write_text(yaml.safe_dump(document))

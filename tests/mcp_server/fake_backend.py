@@ -1,7 +1,7 @@
 """A backend without sandboxes, and a server in front of it on a real socket."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +13,7 @@ from mcp.client.streamable_http import streamable_http_client
 from cli_mcp.execution import NotSessionOwner, Outcome, Progress, ProgressCallback, StreamOutput
 from mcp_server.app import build_app
 from mcp_server.authentication import Authenticator, StaticToken
-from mcp_server.backend import Readiness, SessionKey, SessionOutcome, SessionState
+from mcp_server.backend import Readiness, SessionKey, SessionOutcome, SessionState, SessionToolResult
 from mcp_server.serving import serve
 from mcp_server.settings import ServerSettings
 
@@ -40,6 +40,8 @@ class FakeBackend:
     ended: list[tuple[SessionKey, bool]] = field(default_factory=list)
     interrupted: list[str] = field(default_factory=list)
     running: int = 0
+    tool_calls: list[tuple[SessionKey, str, Mapping[str, object], float]] = field(default_factory=list)
+    tool_result: Mapping[str, object] = field(default_factory=dict)
     held: list[SessionKey] = field(default_factory=list)
 
     def reset(self) -> None:
@@ -64,6 +66,14 @@ class FakeBackend:
         finally:
             self.running -= 1
         return SessionOutcome(self.outcome, self.session_state)
+
+    async def call_tool(
+        self, session: SessionKey, name: str, arguments: Mapping[str, object], timeout_seconds: float
+    ) -> SessionToolResult:
+        self.tool_calls.append((session, name, arguments, timeout_seconds))
+        if self.error is not None:
+            raise self.error
+        return SessionToolResult(self.tool_result, self.session_state)
 
     async def end(self, session: SessionKey, *, delete_workspace: bool) -> None:
         if session.id == "of-another":
