@@ -7,7 +7,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import StreamReader, web
 from aiohttp.http import HttpRequestParser
@@ -42,11 +42,10 @@ class ConnectProtocol(asyncio.Protocol):
         self._head = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's own are no subclass
         self._loop = asyncio.get_running_loop()
         self._expiry = self._loop.call_later(self._core.limits.connect_head_seconds, self._expire)
-        self._admission = self._admit(transport)
+        self._admission = self._admit(self._transport)
         if not self._admission.granted:
             self._refuse(Refusal(Reason.TOO_MANY_CONNECTIONS, "close some of this sandbox's connections"))
 
@@ -186,6 +185,8 @@ class ClientConnection(RequestHandler):
         if self.transport is None and not self._force_close:
             self._early += data
             return
+        if data and self._buffer_paused:
+            self._pause_transport_reading()
         super().data_received(data)
         if self._messages:
             head, body = self._messages[-1]
@@ -205,12 +206,9 @@ class ClientConnection(RequestHandler):
         self._met("taking what it asked for")
 
     def _pause_reading_for_buffer(self) -> None:
-        """Asked for with every request that is read ahead. An idle connection takes it in the next pass of the
-        loop, too soon for a pause to spare anything."""
-        if self._waiter is None:
-            super()._pause_reading_for_buffer()
-        else:
-            self._buffer_paused = True
+        """aiohttp asks for this with each request that it has read. Most are taken before anything follows:
+        the pause waits for that, see data_received."""
+        self._buffer_paused = True
 
     def _pause_transport_reading(self) -> None:
         """The end of what a client sends is not seen behind what is not read, hence a limit here too."""
