@@ -1,19 +1,23 @@
-"""One command in a session's pod: waits for its agent, runs it there, and watches the pod meanwhile."""
+"""One call in a session's pod: waits for its agent, asks it, and watches the pod meanwhile."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from cli_mcp.execution import ExecutionError, Outcome, ProgressCallback, SandboxUnavailable
+from cli_mcp.execution import ExecutionError, Outcome, SandboxUnavailable
 from cli_mcp.sandbox_config import SessionLimits
 from mcp_server.agents.agent import AgentAddress, AgentLost, AgentUnreachable, SandboxAgent
 from mcp_server.audit import CallRecord
 from mcp_server.cluster import writes
 from mcp_server.cluster.cache import PodCache
 from mcp_server.cluster.diagnosis import delay_of, ended, exit_text
+from mcp_server.cluster.kubernetes import KubernetesError
 from mcp_server.cluster.pods import SandboxPod
+
+logger = logging.getLogger(__name__)
 
 _EXPLANATION_SECONDS = 2.0
 """How long the cluster may take to say why an agent is gone."""
@@ -56,37 +60,43 @@ class Commands:
         self._answering: dict[str, int] = {}
         self._told: dict[str, int] = {}
 
-    async def run(
+    async def call(
         self,
         pod: SandboxPod,
-        session_id: str,
-        command: str,
-        timeout_seconds: float,
-        on_progress: ProgressCallback,
+        work: Callable[[AgentAddress], Coroutine[Any, Any, T]],
         *,
         start_deadline: float,
-    ) -> Outcome:
-        """Run `command` in `pod` once its agent answers, by `start_deadline` of the loop's clock.
+    ) -> T:
+        """The result of `work`, which asks the agent of `pod`, once that answers: by `start_deadline` of the
+        loop's clock.
 
         Raises NotServing and AgentUnreachable when nothing ran, and ExecutionError.
         """
         if not self._answers(pod):
             pod = await self._start(pod, start_deadline)
-        address = AgentAddress(pod.uid, pod.ip)
-        work = self._agent.run(address, session_id, command, timeout_seconds, on_progress)
         started_at = self._now()
         try:
-            outcome = await self._while_serving(pod, work, lambda known: None)
+            return await self._while_serving(pod, work(AgentAddress(pod.uid, pod.ip)), lambda known: None)
         except NotServing as lost:
             raise ended(lost.pod, self._limits()) from None
         except AgentUnreachable:
-            self._answering[pod.uid] = -1  # whatever the kubelet says: ask the agent before the next command
+            self._answering[pod.uid] = -1  # whatever the kubelet says: ask the agent before the next call
             raise
         except AgentLost as error:
             raise await self._explained(pod, error) from error
         finally:
-            self._on_call(CallRecord(pod.owner, session_id, pod.uid, pod.ip, started_at, self._now()))
-        return self._with_restart(pod, outcome)
+            self._on_call(CallRecord(pod.owner, pod.session_id, pod.uid, pod.ip, started_at, self._now()))
+
+    def with_restart(self, pod: SandboxPod, outcome: Outcome) -> Outcome:
+        """The outcome with a note when the shell is a fresh one because the whole container is."""
+        container = (self._cache.get(pod.uid) or pod).sandbox
+        if not outcome.shell_restarted or container.restarts <= self._told.get(pod.uid, 0):
+            return outcome
+        self._told[pod.uid] = container.restarts
+        finished = container.last_exit and container.last_exit.finished
+        at = f" at {writes.timestamp(finished)}" if finished else ""
+        note = f"the sandbox's container was started again: it had ended{at} {exit_text(container)}"
+        return replace(outcome, notes=(*outcome.notes, note))
 
     def forget(self, uid: str) -> None:
         """The pod is gone."""
@@ -106,13 +116,19 @@ class Commands:
         except (TimeoutError, AgentUnreachable):
             raise _not_started(self._cache.get(pod.uid) or pod) from None
         except _Hopeless as hopeless:
-            await self._retire(self._cache.get(pod.uid) or pod)
+            await self._give_up(self._cache.get(pod.uid) or pod)
             raise SandboxUnavailable(
                 f"Not run: the sandbox waits for {hopeless}. It was given up; the next call tries another."
             ) from None
         started = self._cache.get(pod.uid) or pod
         self._answering[pod.uid] = started.sandbox.restarts
         return started
+
+    async def _give_up(self, pod: SandboxPod) -> None:
+        try:
+            await self._retire(pod)
+        except KubernetesError as error:
+            logger.warning("pod %s could not be retired: %s", pod.name, error)
 
     async def _answered(self, pod: SandboxPod, deadline: float) -> None:
         with self._cache.changes(pod.uid) as changed:
@@ -164,17 +180,6 @@ class Commands:
                 return ended(known or replace(pod, terminating=True), self._limits())
         except TimeoutError:
             return error
-
-    def _with_restart(self, pod: SandboxPod, outcome: Outcome) -> Outcome:
-        """The outcome with a note when the shell is a fresh one because the whole container is."""
-        container = (self._cache.get(pod.uid) or pod).sandbox
-        if not outcome.shell_restarted or container.restarts <= self._told.get(pod.uid, 0):
-            return outcome
-        self._told[pod.uid] = container.restarts
-        finished = container.last_exit and container.last_exit.finished
-        at = f" at {writes.timestamp(finished)}" if finished else ""
-        note = f"the sandbox's container was started again: it had ended{at} {exit_text(container)}"
-        return replace(outcome, notes=(*outcome.notes, note))
 
 
 def _not_started(pod: SandboxPod) -> SandboxUnavailable:

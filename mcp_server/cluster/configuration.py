@@ -1,4 +1,4 @@
-"""sandbox.json as the hooks wrote it last: the template of sandboxes, limits, and whether there may be any."""
+"""sandbox.json as the hooks wrote it last: the template of sandboxes, their limits, and the gate."""
 
 import logging
 

@@ -47,8 +47,9 @@ FIND_SECONDS = 30.0
 _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 2.0
 _DELETE_GRACE_SECONDS = 5
-# The pod is gone (404), has changed (409), or is another one (422): look again.
-_LOST = (404, 409, 422)
+_EAGER_ROUNDS = 5
+# The admission policy compares new pods with the instance, whose change may not have come here yet.
+_TEMPLATE_IS_LATE = "cli-mcp-sandbox-class"
 ENDED_BY_DELETE = "DELETE"
 
 
@@ -59,6 +60,7 @@ class _Search:
     lost: set[str] = field(default_factory=set)
     """Uids of warm pods that somebody else got."""
     taken: set[str] = field(default_factory=set)
+    rounds: int = 0
     pause_seconds: float = _FIRST_PAUSE_SECONDS
     last_error: KubernetesError | None = None
 
@@ -76,6 +78,7 @@ class SessionPods:
         activity: Activity,
         stale: Callable[[], str],
         now: Callable[[], datetime],
+        on_event: Callable[[str], None],
     ) -> None:
         self._api = api
         self._instance = instance
@@ -86,6 +89,7 @@ class SessionPods:
         self._activity = activity
         self._stale = stale
         self._now = now
+        self._on_event = on_event
         self._begun: set[str] = set()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -133,11 +137,9 @@ class SessionPods:
             raise SandboxUnavailable(f"The session could not be ended: {_cause(search)}.") from None
 
     async def retire(self, pod: SandboxPod) -> None:
-        """Give a pod up; who has changed it meanwhile decides what becomes of it."""
-        try:
-            await self._swap(pod, writes.retire(pod))
-        except KubernetesError as error:
-            logger.warning("pod %s could not be retired: %s", pod.name, error)
+        """Give a pod up; who has changed it meanwhile decides what becomes of it. Raises KubernetesError."""
+        if await self._swap(pod, writes.retire(pod)) is not None:
+            self._on_event("retired")
 
     def count_sessions(self) -> int:
         return len({pod.session_id for pod in self._cache if pod.live and pod.session_id})
@@ -172,12 +174,16 @@ class SessionPods:
     async def _step(self, session: SessionKey, search: _Search) -> SandboxPod | None:
         """One round; the pod when that was the last one. An error that may pass counts as a round."""
         try:
+            search.rounds += 1
+            if search.rounds > _EAGER_ROUNDS:
+                await self._pause(search)
             step = await self._decide(session, search)
             return await self._take(step, session, search)
         except KubernetesError as error:
             if isinstance(error, Refused) and not error.transient:
                 raise SandboxUnavailable(f"Not run: Kubernetes refused: {quote(str(error))}") from error
-            await self._pause(search, error)
+            search.last_error = error
+            await self._pause(search)
             return None
 
     async def _decide(self, session: SessionKey, search: _Search) -> Step:
@@ -205,14 +211,16 @@ class SessionPods:
             case Activate(pod):
                 return await self._swap(pod, writes.activate(pod, now))
             case Retire(pod):
-                await self._swap(pod, writes.retire(pod))
+                await self.retire(pod)
             case Claim(pod):
                 if await self._swap(pod, writes.claim(pod, session, now)) is None:
                     search.lost.add(pod.uid)
+                else:
+                    self._on_event("claimed")
             case Create(name):
                 await self._create(name, session, search)
             case Wait():
-                await self._pause(search, None)
+                await self._pause(search)
             case Refuse(error):
                 raise error
         return None
@@ -223,9 +231,14 @@ class SessionPods:
         body = writes.newborn(config, name, self._namespace, session, self._now())
         try:
             self._cache.written(read_pod(await self._api.create(self._pods, body)))
+            self._on_event("created")
         except Refused as error:
             if error.transient:
                 raise
+            if _TEMPLATE_IS_LATE in str(error):
+                search.last_error = error
+                await self._pause(search)
+                return
             if error.code != 409:
                 raise SandboxUnavailable(
                     "Not run: no warm sandbox is free, and Kubernetes refused to make one: "
@@ -238,7 +251,7 @@ class SessionPods:
         try:
             written = read_pod(await self._api.patch(self._pods, pod.name, body))
         except Refused as error:
-            if error.code in _LOST:
+            if _is_lost(error):
                 return None
             raise
         self._cache.written(written)
@@ -251,7 +264,8 @@ class SessionPods:
             if any(pod.owner != session.owner for pod in live):
                 raise NotSessionOwner("The session belongs to another caller.")
             for pod in live:
-                await self._swap(pod, writes.retire(pod, ENDED_BY_DELETE))
+                if await self._swap(pod, writes.retire(pod, ENDED_BY_DELETE)) is not None:
+                    self._on_event("retired")
             if live:
                 return False
             for pod in pods:
@@ -262,7 +276,8 @@ class SessionPods:
                 raise SandboxUnavailable(
                     f"The session could not be ended: Kubernetes refused: {quote(str(error))}"
                 ) from error
-            await self._pause(search, error)
+            search.last_error = error
+            await self._pause(search)
             return False
         return True
 
@@ -270,7 +285,7 @@ class SessionPods:
         try:
             await self._api.delete(self._pods, pod.name, uid=pod.uid, grace_seconds=_DELETE_GRACE_SECONDS)
         except Refused as error:
-            if error.code not in _LOST:
+            if not _is_lost(error):
                 raise
 
     async def _list(self, session: SessionKey, *, everything: bool = False) -> list[SandboxPod]:
@@ -285,11 +300,16 @@ class SessionPods:
     def _is_ours(self, pod: SandboxPod) -> bool:
         return is_sandbox_of(pod, self._instance, self._configuration.controller_uid)
 
-    async def _pause(self, search: _Search, error: KubernetesError | None) -> None:
-        search.last_error = error
+    async def _pause(self, search: _Search) -> None:
+        error = search.last_error
         asked = error.retry_after_seconds if isinstance(error, Refused) else None
         await asyncio.sleep(max(search.pause_seconds, asked or 0.0))
         search.pause_seconds = min(2 * search.pause_seconds, _LONGEST_PAUSE_SECONDS)
+
+
+def _is_lost(error: Refused) -> bool:
+    """Whether the pod is gone, has changed, or is another one by now: a wrong uid in a patch is invalid."""
+    return error.code in (404, 409) or (error.code == 422 and "metadata.uid" in str(error))
 
 
 def sandbox_selector(instance: names.InstanceNames) -> str:

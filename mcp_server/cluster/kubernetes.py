@@ -1,29 +1,34 @@
 """The few requests of the Kubernetes API that sessions need, as plain JSON, none of them without a deadline.
 
-Configuration, certificates and credentials (a mounted token is read again when it has been replaced) are
-lightkube's. Its requests are not used: a delete takes no preconditions there, a watch waits for ever on a
-silent connection, and every object would become a tree of typed models.
+Where the API server is, and whom to trust, lightkube reads. Its requests are not used: a delete takes no
+preconditions there, a watch waits for ever on a silent connection, every object would become a tree of typed
+models, and one request costs its HTTP client six times the CPU.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import httpx2
+import aiohttp
 import orjson
-from lightkube.config.client_adapter import user_auth, verify_cluster
+from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.config.models import User
+from lightkube.core.exceptions import ConfigError
 
 Object = dict[str, Any]
 
 CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 10.0
 """The API server itself gives up on etcd after less; a request over time has an unknown outcome."""
+_ANSWER_TIMEOUT = aiohttp.ClientTimeout(total=ANSWER_SECONDS, sock_connect=CONNECT_SECONDS)
 _MAX_CONNECTIONS = 64
 _KEEP_ALIVE_SECONDS = 60.0
+_TOKEN_SECONDS = 60.0
+"""How long a token from a file is used before the file is read again: the kubelet replaces it in time."""
 _MERGE_PATCH = "application/merge-patch+json"
 _TOO_OLD = 410
 
@@ -77,17 +82,39 @@ class Resource:
 class KubernetesApi:
     """Every method raises Refused or Unanswered."""
 
-    def __init__(self, client: httpx2.AsyncClient) -> None:
-        self._client = client
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        credentials: "_Credentials",
+        on_request: Callable[[str], None] = lambda method: None,
+    ) -> None:
+        self._session = session
+        self._credentials = credentials
+        self._on_request = on_request
 
     @classmethod
     @asynccontextmanager
-    async def connected(cls, config: SingleConfig | None = None) -> AsyncIterator["KubernetesApi"]:
-        """By `config`, or that of the pod this runs in, or KUBECONFIG. Raises lightkube's ConfigError."""
+    async def connected(
+        cls, config: SingleConfig | None = None, on_request: Callable[[str], None] = lambda method: None
+    ) -> AsyncIterator["KubernetesApi"]:
+        """By `config`, or that of the pod this runs in, or KUBECONFIG; `on_request` hears of each method.
+        Raises lightkube's ConfigError."""
         config = config or KubeConfig.from_env().get()
         assert config is not None
-        async with client_of(config) as client:
-            yield cls(client)
+        user = config.user or User()
+        connector = aiohttp.TCPConnector(
+            ssl=verify_cluster(config.cluster, user, config.abs_file, trust_env=False),
+            limit=_MAX_CONNECTIONS,
+            keepalive_timeout=_KEEP_ALIVE_SECONDS,
+        )
+        async with aiohttp.ClientSession(
+            config.cluster.server, connector=connector, auto_decompress=False, raise_for_status=False
+        ) as session:
+            yield cls(session, _Credentials(user), on_request)
+
+    def with_token(self, token: str) -> "KubernetesApi":
+        """The same API server, asked by whom `token` belongs to; a client certificate would outweigh it."""
+        return KubernetesApi(self._session, _Credentials(User(token=token)), self._on_request)
 
     async def list(self, resource: Resource, labels: str = "", *, fields: str = "") -> Listing:
         """A consistent list: what was written before the request is in it."""
@@ -125,16 +152,18 @@ class KubernetesApi:
             "timeoutSeconds": str(seconds),
             **_selection(labels, fields),
         }
-        timeout = httpx2.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS, read=seconds + CONNECT_SECONDS)
+        timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=seconds + CONNECT_SECONDS)
+        self._on_request("WATCH")
         try:
-            async with self._client.stream("GET", resource.path, params=params, timeout=timeout) as response:
-                if response.status_code != 200:
-                    await response.aread()
-                    raise _refusal(response)
+            async with self._session.get(
+                resource.path, params=params, headers=self._credentials.headers(), timeout=timeout
+            ) as response:
+                if response.status != 200:
+                    raise _refusal(response, await response.read())
                 yield "", {}
-                async for line in response.aiter_lines():
+                async for line in _lines(response.content):
                     yield _event(line)
-        except (httpx2.HTTPError, httpx2.StreamError) as error:
+        except (aiohttp.ClientError, TimeoutError) as error:
             raise _unanswered(error) from error
         except Refused as error:
             if error.code == _TOO_OLD:
@@ -150,38 +179,61 @@ class KubernetesApi:
         params: Mapping[str, str] | None = None,
         content_type: str = "application/json",
     ) -> Object:
-        content = None if body is None else orjson.dumps(body)
-        headers = {} if body is None else {"Content-Type": content_type}
+        self._on_request(method)
+        headers = self._credentials.headers()
+        if body is not None:
+            headers["Content-Type"] = content_type
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                response = await self._client.request(
-                    method, path, params=params, content=content, headers=headers
-                )
-        except TimeoutError as error:
-            raise Unanswered(f"the Kubernetes API did not answer within {ANSWER_SECONDS:.0f} s") from error
-        except httpx2.HTTPError as error:
+            async with self._session.request(
+                method,
+                path,
+                params=params,
+                data=None if body is None else orjson.dumps(body),
+                headers=headers,
+                timeout=_ANSWER_TIMEOUT,
+            ) as response:
+                content = await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
             raise _unanswered(error) from error
-        if not response.is_success:
-            raise _refusal(response)
-        return _json(response.content)
+        if not response.ok:
+            raise _refusal(response, content)
+        return _json(content)
 
 
-def client_of(config: SingleConfig) -> httpx2.AsyncClient:
-    """A client for the API server of `config`, with its user's credential."""
-    user = config.user or User()
-    verify = verify_cluster(config.cluster, user, config.abs_file, trust_env=False)
-    return httpx2.AsyncClient(
-        base_url=config.cluster.server,
-        auth=user_auth(user),
-        verify=verify,
-        trust_env=False,
-        timeout=httpx2.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
-        limits=httpx2.Limits(
-            max_connections=_MAX_CONNECTIONS,
-            max_keepalive_connections=_MAX_CONNECTIONS,
-            keepalive_expiry=_KEEP_ALIVE_SECONDS,
-        ),
-    )
+class _Credentials:
+    """What a request says of who makes it; client certificates are part of TLS."""
+
+    def __init__(self, user: User) -> None:
+        if user.exec is not None or user.auth_provider is not None:
+            raise ConfigError("kubeconfig: users with exec or auth-provider are not supported, use a token")
+        self._file = Path(user.token_file) if user.token_file else None
+        self._token = user.token
+        self._basic = aiohttp.BasicAuth(user.username, user.password or "") if user.username else None
+        self._read_at = float("-inf")
+
+    def headers(self) -> dict[str, str]:
+        if self._file is not None and time.monotonic() - self._read_at >= _TOKEN_SECONDS:
+            self._read_again(self._file)
+        if self._token is not None:
+            return {"Authorization": f"Bearer {self._token}"}
+        return {"Authorization": self._basic.encode()} if self._basic else {}
+
+    def _read_again(self, file: Path) -> None:
+        try:
+            self._token = file.read_text().strip()
+        except OSError as error:
+            if self._token is None:
+                raise Unanswered(f"the token in {file} cannot be read: {error.strerror}") from error
+        self._read_at = time.monotonic()
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Lines of any length, since an object may have 1.5 MB; what comes after the last newline is not one."""
+    rest = b""
+    async for data in content.iter_any():
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield line
 
 
 def _selection(labels: str, fields: str) -> dict[str, str]:
@@ -189,7 +241,7 @@ def _selection(labels: str, fields: str) -> dict[str, str]:
     return {name: selector for name, selector in selectors.items() if selector}
 
 
-def _event(line: str) -> tuple[str, Object]:
+def _event(line: bytes) -> tuple[str, Object]:
     event = _json(line)
     kind, obj = event.get("type"), event.get("object")
     if not isinstance(kind, str) or not isinstance(obj, dict):
@@ -199,7 +251,7 @@ def _event(line: str) -> tuple[str, Object]:
     return kind, obj
 
 
-def _json(content: bytes | str) -> Object:
+def _json(content: bytes) -> Object:
     try:
         value = orjson.loads(content)
     except orjson.JSONDecodeError as error:
@@ -209,13 +261,13 @@ def _json(content: bytes | str) -> Object:
     return value
 
 
-def _refusal(response: httpx2.Response) -> Refused:
+def _refusal(response: aiohttp.ClientResponse, content: bytes) -> Refused:
     try:
-        status = _json(response.content)
+        status = _json(content)
     except Unanswered:  # a load balancer's page, or the server's plain text
         status = {}
-    message = status.get("message") or f"the Kubernetes API answered {response.status_code}"
-    return Refused(response.status_code, status.get("reason") or "", message, _retry_after(response.headers))
+    message = status.get("message") or f"the Kubernetes API answered {response.status}"
+    return Refused(response.status, status.get("reason") or "", message, _retry_after(response.headers))
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

@@ -6,15 +6,16 @@ of a session whose pod is known makes no request to the Kubernetes API.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 
 from cli_mcp import names
-from cli_mcp.execution import ExecutionError, ProgressCallback
-from mcp_server.agents.agent import AgentUnreachable, SandboxAgent
+from cli_mcp.execution import ExecutionError, Outcome, ProgressCallback
+from mcp_server.agents.agent import AgentAddress, AgentUnreachable, SandboxAgent
 from mcp_server.audit import CallRecord
-from mcp_server.backend import Readiness, SessionKey, SessionOutcome, SessionState
+from mcp_server.backend import Readiness, SessionKey, SessionOutcome, SessionState, SessionToolResult
 from mcp_server.cluster import writes
 from mcp_server.cluster.activity import Activity
 from mcp_server.cluster.cache import PodCache
@@ -33,12 +34,16 @@ START_SECONDS = 60.0
 STALE_SECONDS = 30.0
 """News older than this is not good enough for claiming or making a pod."""
 _ATTEMPTS = 3
+_HOLD_LOOK_SECONDS = 1.0
+
+T = TypeVar("T")
 
 
 class PodSessions:
     """See mcp_server.backend.SandboxBackend. In use inside of `running`.
 
-    `instance` and `namespace` say whose sandboxes these are; `on_call` hears of each call that reached a pod.
+    `instance` and `namespace` say whose sandboxes these are. `on_call` hears of each call that reached a
+    pod, `on_event` of each pod that was "claimed", "created" or "retired" from here.
     """
 
     def __init__(
@@ -51,10 +56,12 @@ class PodSessions:
         start_seconds: float = START_SECONDS,
         stale_seconds: float = STALE_SECONDS,
         on_call: Callable[[CallRecord], None] = lambda call: None,
+        on_event: Callable[[str], None] = lambda event: None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         instance_names = names.InstanceNames(instance)
         self._api = api
+        self._agent = agent
         self._pods = Resource.core(namespace, "pods")
         self._start_seconds = start_seconds
         self._stale_seconds = stale_seconds
@@ -84,6 +91,7 @@ class PodSessions:
             self._activity,
             self._stale_because,
             now,
+            on_event,
         )
         self._commands = Commands(
             agent,
@@ -107,28 +115,31 @@ class PodSessions:
     async def run(
         self, session: SessionKey, command: str, timeout_seconds: float, on_progress: ProgressCallback
     ) -> SessionOutcome:
-        start_deadline = asyncio.get_running_loop().time() + self._start_seconds
-        error: ExecutionError | None = None
-        for _ in range(_ATTEMPTS):
-            pod = await self._sessions.find(session, verify=error is not None)
-            try:
-                async with self._activity.kept(pod):
-                    outcome = await self._commands.run(
-                        pod, session.id, command, timeout_seconds, on_progress, start_deadline=start_deadline
-                    )
-                    first = await self._sessions.begin(pod)
-                    return SessionOutcome(outcome, SessionState.NEW if first else SessionState.CONTINUED)
-            except AgentUnreachable as unreachable:
-                error = unreachable
-            except NotServing as lost:
-                error = ended(lost.pod, self._configuration.limits)
-                if lost.pod.ended_by:
-                    raise error from None
-        assert error is not None
-        raise error
+        def work(agent: AgentAddress) -> Coroutine[Any, Any, Outcome]:
+            return self._agent.run(agent, session.id, command, timeout_seconds, on_progress)
+
+        outcome, pod, state = await self._call(session, work)
+        return SessionOutcome(self._commands.with_restart(pod, outcome), state)
+
+    async def call_tool(
+        self, session: SessionKey, name: str, arguments: Mapping[str, object], timeout_seconds: float
+    ) -> SessionToolResult:
+        def work(agent: AgentAddress) -> Coroutine[Any, Any, Mapping[str, object]]:
+            return self._agent.call_tool(agent, session.id, name, arguments, timeout_seconds)
+
+        result, _, state = await self._call(session, work)
+        return SessionToolResult(result, state)
 
     async def end(self, session: SessionKey, *, delete_workspace: bool) -> None:
         await self._sessions.end(session)
+
+    @contextmanager
+    def hold(self, session: SessionKey) -> Iterator[None]:
+        holding = asyncio.create_task(self._hold(session))
+        try:
+            yield
+        finally:
+            holding.cancel()
 
     def readiness(self) -> Readiness:
         if not self._pod_watch.synced or not self._configuration_watch.synced:
@@ -141,6 +152,41 @@ class PodSessions:
 
     def warm_count(self) -> int:
         return len(self._sessions.warm())
+
+    async def _call(
+        self, session: SessionKey, work: Callable[[AgentAddress], Coroutine[Any, Any, T]]
+    ) -> tuple[T, SandboxPod, SessionState]:
+        """The result of `work` in the session's pod. As long as nothing has run it is tried again."""
+        start_deadline = asyncio.get_running_loop().time() + self._start_seconds
+        error: ExecutionError | None = None
+        for _ in range(_ATTEMPTS):
+            pod = await self._sessions.find(session, verify=error is not None)
+            try:
+                async with self._activity.kept(pod):
+                    result = await self._commands.call(pod, work, start_deadline=start_deadline)
+                    first = await self._sessions.begin(pod)
+                    return result, pod, SessionState.NEW if first else SessionState.CONTINUED
+            except AgentUnreachable as unreachable:
+                error = unreachable
+            except NotServing as lost:
+                error = ended(lost.pod, self._configuration.limits)
+                if lost.pod.ended_by:
+                    raise error from None
+        assert error is not None
+        raise error
+
+    async def _hold(self, session: SessionKey) -> None:
+        """Keep whatever pod the session has, for ever."""
+        while True:
+            pod = self._cache.usable(session.id)
+            if pod is None or pod.owner != session.owner:
+                await asyncio.sleep(_HOLD_LOOK_SECONDS)
+                continue
+            async with self._activity.kept(pod):
+                with self._cache.changes(pod.uid) as changed:
+                    while (known := self._cache.get(pod.uid)) is not None and known.usable:
+                        await changed.wait()
+                        changed.clear()
 
     async def _stamp(self, pod: SandboxPod) -> None:
         written = await self._api.patch(self._pods, pod.name, writes.stamp(pod, self._now()))

@@ -21,7 +21,7 @@ from tests.kube import controllers
 from tests.kube.server import Server
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from tests.kube.objects import Object
 
@@ -91,6 +91,17 @@ class Agents:
         finally:
             self.running[command] -= 1
 
+    async def call_tool(
+        self,
+        agent: AgentAddress,
+        session_id: str,
+        name: str,
+        arguments: Mapping[str, object],
+        timeout_seconds: float,
+    ) -> Mapping[str, object]:
+        self._pod(agent)
+        return {"name": name, **arguments}
+
     async def wait_ready(self, agent: AgentAddress, deadline: float) -> None:
         while not self.ready(agent):
             if asyncio.get_running_loop().time() >= deadline:
@@ -132,7 +143,11 @@ class Cluster:
     async def temporary_replica(self, url: str = "", **options: Any) -> AsyncIterator[PodSessions]:
         config = KubeConfig.from_server(url or self.url).get()
         async with KubernetesApi.connected(config) as api:
-            settings = {"instance": "demo", "namespace": NAMESPACE, "now": self.world.clock} | options
+            settings: dict[str, Any] = {
+                "instance": "demo",
+                "namespace": NAMESPACE,
+                "now": self.world.clock,
+            } | options
             async with PodSessions(api, self.agents, **settings).running() as sessions:
                 yield sessions
 
