@@ -122,16 +122,23 @@ def running(
     arguments: tuple[str, ...] = (),
     proxy: Mapping[str, Any] | None = None,
     tools: Sequence[str] = ("bash",),
+    ssh: Mapping[str, Any] | None = None,
     **sandbox: Any,
 ) -> Iterator[Server]:
-    """A server with this spec.proxy, these spec.tools and these fields of spec.sandbox, its state below
-    `root`, ended if the test has not."""
+    """A server with this spec.proxy and spec.ssh, these spec.tools and these fields of spec.sandbox, its
+    state below `root`, ended if the test has not."""
     owner = UNPRIVILEGED_UID if unprivileged and os.geteuid() == 0 else None
     if root is None:
         with (
             passable_directory(owner) as made,
             running(
-                unprivileged=unprivileged, root=made, arguments=arguments, proxy=proxy, tools=tools, **sandbox
+                unprivileged=unprivileged,
+                root=made,
+                arguments=arguments,
+                proxy=proxy,
+                tools=tools,
+                ssh=ssh,
+                **sandbox,
             ) as server,
         ):
             yield server
@@ -141,6 +148,8 @@ def running(
     document["spec"]["tools"] = list(tools)
     if proxy is not None:
         document["spec"]["proxy"] = proxy
+    if ssh is not None:
+        document["spec"]["ssh"] = ssh
     file.write_text(yaml.safe_dump(document))
     file.chmod(0o644)
     server = start(file, unprivileged=unprivileged, root=root, arguments=arguments)
