@@ -25,6 +25,7 @@ SUBCOMMANDS = {
     "ssh-config": Subcommand("ssh_gateway.config_command", "client configuration for an SSH gateway"),
     "hooks": Subcommand("hooks.main", "the reconcile webhooks that Metacontroller calls"),
     "render": Subcommand("hooks.render_command", "print the Kubernetes objects that an instance becomes"),
+    "doctor": Subcommand("cli_mcp.doctor.command", "check an installation in a cluster"),
     "validate": Subcommand("cli_mcp.validate", "check CliMcpInstance files"),
 }
 

@@ -264,12 +264,12 @@ def install(namespace: str, name: str, spec: Object) -> Object:
     apply(*(elsewhere(it) for it in preview.children if it["kind"] in kinds))
     patch = ("--subresource=status", "--type=merge", "-p", json.dumps({"status": preview.status}))
     kubectl("-n", namespace, "patch", TRANSLATED[names.KIND], name, *patch)
-    (config,) = (
+    configs: list[Object] = [
         json.loads(it["data"][names.SANDBOX_CONFIG_KEY])
         for it in preview.children
         if names.SANDBOX_CONFIG_KEY in (it.get("data") or ())
-    )
-    return config
+    ]
+    return configs[0]
 
 
 def with_state(pod: Object, state: str) -> Object:
