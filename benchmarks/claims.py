@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import multiprocessing
 import statistics
 import time
@@ -88,6 +89,7 @@ def serve_api(pods: int, ready: Connection) -> None:
             world.api.create(pod)
         controllers.schedule_pods(world.api)
         controllers.start_pods(world.api)
+        gc.freeze()  # what the model keeps for ever would be looked through again and again
         async with Server(world.api, collects_garbage=False).running() as server:
             ready.send(server.url)
             await asyncio.Event().wait()
@@ -95,7 +97,7 @@ def serve_api(pods: int, ready: Connection) -> None:
     asyncio.run(serve())
 
 
-async def measure(url: str, pods: int, rate: int) -> None:
+async def measure(url: str, rate: int) -> None:
     async with AsyncExitStack() as stack:
         replicas = []
         for _ in range(REPLICAS):
@@ -111,7 +113,7 @@ async def measure(url: str, pods: int, rate: int) -> None:
             await replicas[number % REPLICAS].run(key, "true", 60.0, lambda progress: None)
             return time.perf_counter() - started
 
-        started = time.perf_counter()
+        started, spent = time.perf_counter(), time.process_time()
         claims = []
         for number in range(rate * SECONDS):
             await asyncio.sleep(max(0.0, started + number / rate - time.perf_counter()))
@@ -119,7 +121,9 @@ async def measure(url: str, pods: int, rate: int) -> None:
         times = await asyncio.gather(*claims)
         took = time.perf_counter() - started
         print(f"{len(times)} sessions opened in {took:.1f} s: {len(times) / took:.0f}/s of {rate}/s wanted")
+        cpu = (time.process_time() - spent) / len(times)
         report("new session to its result", times)
+        print(f"{'of that CPU of the replicas':32} {cpu * 1000:10.2f} ms a session")
         report("warm call", [await timed(number % len(times)) for number in range(WARM_CALLS)])
         api = await stack.enter_async_context(KubernetesApi.connected(KubeConfig.from_server(url).get()))
         report("beside it: one list of the API", [await listed(api, number) for number in range(200)])
@@ -146,7 +150,7 @@ def main() -> None:
     server = multiprocessing.get_context("spawn").Process(target=serve_api, args=(pods, sending), daemon=True)
     server.start()
     try:
-        asyncio.run(measure(receiving.recv(), pods, rate))
+        asyncio.run(measure(receiving.recv(), rate))
     finally:
         server.terminate()
 

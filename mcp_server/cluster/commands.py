@@ -23,6 +23,8 @@ _EXPLANATION_SECONDS = 2.0
 """How long the cluster may take to say why an agent is gone."""
 
 T = TypeVar("T")
+Work = Callable[[AgentAddress], Coroutine[Any, Any, T]]
+"""Asks an agent for something."""
 
 
 class NotServing(Exception):
@@ -60,13 +62,7 @@ class Commands:
         self._answering: dict[str, int] = {}
         self._told: dict[str, int] = {}
 
-    async def call(
-        self,
-        pod: SandboxPod,
-        work: Callable[[AgentAddress], Coroutine[Any, Any, T]],
-        *,
-        start_deadline: float,
-    ) -> T:
+    async def call(self, pod: SandboxPod, work: Work[T], *, start_deadline: float) -> T:
         """The result of `work`, which asks the agent of `pod`, once that answers: by `start_deadline` of the
         loop's clock.
 

@@ -19,7 +19,7 @@ from mcp_server.backend import Readiness, SessionKey, SessionOutcome, SessionSta
 from mcp_server.cluster import writes
 from mcp_server.cluster.activity import Activity
 from mcp_server.cluster.cache import PodCache
-from mcp_server.cluster.commands import Commands, NotServing
+from mcp_server.cluster.commands import Commands, NotServing, Work
 from mcp_server.cluster.configuration import Configuration
 from mcp_server.cluster.diagnosis import ended
 from mcp_server.cluster.finding import SessionPods, sandbox_selector
@@ -153,9 +153,7 @@ class PodSessions:
     def warm_count(self) -> int:
         return len(self._sessions.warm())
 
-    async def _call(
-        self, session: SessionKey, work: Callable[[AgentAddress], Coroutine[Any, Any, T]]
-    ) -> tuple[T, SandboxPod, SessionState]:
+    async def _call(self, session: SessionKey, work: Work[T]) -> tuple[T, SandboxPod, SessionState]:
         """The result of `work` in the session's pod. As long as nothing has run it is tried again."""
         start_deadline = asyncio.get_running_loop().time() + self._start_seconds
         error: ExecutionError | None = None

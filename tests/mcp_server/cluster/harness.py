@@ -143,12 +143,9 @@ class Cluster:
     async def temporary_replica(self, url: str = "", **options: Any) -> AsyncIterator[PodSessions]:
         config = KubeConfig.from_server(url or self.url).get()
         async with KubernetesApi.connected(config) as api:
-            settings: dict[str, Any] = {
-                "instance": "demo",
-                "namespace": NAMESPACE,
-                "now": self.world.clock,
-            } | options
-            async with PodSessions(api, self.agents, **settings).running() as sessions:
+            options = {"now": self.world.clock, **options}
+            sessions = PodSessions(api, self.agents, instance="demo", namespace=NAMESPACE, **options)
+            async with sessions.running():
                 yield sessions
 
     def pods_of(self, session_id: str) -> list[Object]:
@@ -173,7 +170,7 @@ class Cluster:
         async def start() -> None:
             while True:
                 self.start_pods()
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.05)
 
         task = asyncio.create_task(start())
         try:
