@@ -110,7 +110,7 @@ class Api:
             ApiError: 410 when that revision has been compacted meanwhile.
         """
         resource = self._resource(kind)
-        with self._request("list", resource, namespace, "", user), self.storage.lock:
+        with self._request("list", resource, namespace, selection.name, user), self.storage.lock:
             skip, revision = _read_token(token) if token else (0, at)
             found = [
                 it for it in self.storage.items(resource.key, namespace, revision) if selection.matches(it)

@@ -125,5 +125,12 @@ class Selection:
     def matches(self, obj: Object) -> bool:
         return match_labels(self.labels, labels_of(obj)) and match_fields(self.fields, obj)
 
+    @property
+    def name(self) -> str:
+        """The one object that is asked for, which is what an authorizer sees; "" for any
+        (k8s.io/apiserver/pkg/endpoints/request/requestinfo.go)."""
+        exact = [it.values for it in self.fields if it.key == "metadata.name" and it.operator == "In"]
+        return next(iter(exact[0])) if exact else ""
+
 
 EVERYTHING = Selection()

@@ -242,12 +242,13 @@ class Server:
     async def _watch(
         self, request: web.Request, route: Route, resource: Resource, user: User
     ) -> web.StreamResponse:
-        asked = Attributes("watch", resource.group, resource.plural, route.namespace)
+        selection = _selection(request)
+        asked = Attributes("watch", resource.group, resource.plural, route.namespace, selection.name)
         if not self.api.is_allowed(user, asked):
             raise errors.forbidden(
                 resource, "", f'User "{user.name}" cannot watch resource "{resource.plural}"'
             )
-        wanted = watch_stream.Wanted.from_query(resource, route.namespace, _selection(request), request.query)
+        wanted = watch_stream.Wanted.from_query(resource, route.namespace, selection, request.query)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
         await response.prepare(request)

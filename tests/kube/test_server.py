@@ -62,6 +62,32 @@ async def test_a_token_is_its_user() -> None:
         assert (await call(server, "GET", PODS, "admin"))[0] == 200
 
 
+async def test_a_right_to_one_object_is_one_to_list_and_watch_it_alone() -> None:
+    api = Api()
+    subject = {"kind": "User", "name": "alice"}
+    rule = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["mine"]}
+    metadata = {"name": "one", "namespace": "default"}
+    head = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": metadata}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "one"}
+    api.create({**head, "kind": "Role", "rules": [{**rule, "verbs": ["list", "watch"]}]})
+    api.create({**head, "kind": "RoleBinding", "roleRef": reference, "subjects": [subject]})
+    async with Server(api, TOKENS).running() as server:
+        for query, code in (
+            ("", 403),
+            ("?fieldSelector=metadata.name%3Dmine", 200),
+            ("?fieldSelector=metadata.name%3Dother", 403),
+            ("?fieldSelector=metadata.name!%3Dmine", 403),
+        ):
+            path = f"/api/v1/namespaces/default/configmaps{query}"
+            assert (await call(server, "GET", path, "alice"))[0] == code
+            watch = f"{path}{'&' if query else '?'}watch=true&timeoutSeconds=0"
+            async with (
+                ClientSession() as session,
+                session.get(server.url + watch, headers=bearer("alice")) as answer,
+            ):
+                assert answer.status == code
+
+
 async def test_a_token_review_is_for_those_who_may_create_one() -> None:
     async with Server(tokens=TOKENS).running() as server:
         path = "/apis/authentication.k8s.io/v1/tokenreviews"
