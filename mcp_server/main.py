@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.core.exceptions import ConfigError
 from prometheus_client import CollectorRegistry
@@ -47,7 +48,7 @@ that. The machine must reach the IP addresses of pods. Clients send a Kubernetes
   kubectl -n team create token cli-mcp-demo-client
 """
 
-_EGRESS_HINT = (
+EGRESS_HINT = (
     "The network is closed but for the hosts that this class of sandboxes lists. HTTP clients find them by "
     "the proxy variables that are set (HTTPS_PROXY); every other host is `403 domain not allowed`. Where a "
     "Kubernetes cluster is among them, kubectl works as it is ($KUBECONFIG)."
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     try:
         asyncio.run(_run(parsed, os.environ))
-    except (CannotStart, ConfigError, InvalidCertificate, InvalidSessionKeys) as error:
+    except (CannotStart, InvalidCertificate, InvalidSessionKeys) as error:
         print(f"cli-mcp server: {error}", file=sys.stderr)
         return 1
     return 0
@@ -156,9 +157,9 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
 
 def listen_address(text: str) -> tuple[str, int]:
     """An IP address, or "" for all, and a port. Raises argparse.ArgumentTypeError."""
-    host, _, port = text.rpartition(":")
+    host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not port.isdecimal() or int(port) > 65535:
+    if not colon or not port.isdecimal() or int(port) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is no [HOST]:PORT")
     if host == "localhost":
         host = "127.0.0.1"
@@ -175,21 +176,27 @@ def is_loopback(host: str) -> bool:
 def server_settings(arguments: Arguments) -> ServerSettings:
     """Host is checked on loopback only: load balancers and Routes have any name."""
     return ServerSettings(
-        egress_hint=_EGRESS_HINT,
+        egress_hint=EGRESS_HINT,
         allowed_hosts=LOOPBACK_HOSTS if is_loopback(arguments.host) else None,
         allowed_origins=arguments.allowed_origins,
     )
 
 
 def kube_config(file: Path | None) -> SingleConfig:
-    """The cluster of `file`, of the pod this runs in, or of KUBECONFIG. Raises ConfigError."""
-    config = (KubeConfig.from_file(file) if file else KubeConfig.from_env()).get()
+    """The cluster of `file`, of the pod this runs in, or of KUBECONFIG. Raises CannotStart."""
+    try:
+        config = (KubeConfig.from_file(file) if file else KubeConfig.from_env()).get()
+    except (ConfigError, OSError) as error:
+        raise CannotStart(str(error)) from None
+    except (yaml.YAMLError, LookupError, TypeError, ValueError):
+        # What lightkube raises for what is YAML but no kubeconfig; it may quote credentials.
+        raise CannotStart(f"{file or 'the kubeconfig'} cannot be read: it is no kubeconfig") from None
     assert config is not None
     return config
 
 
 async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
-    """Serve until a signal comes. Raises CannotStart, ConfigError, InvalidCertificate, InvalidSessionKeys."""
+    """Serve until a signal comes. Raises CannotStart, InvalidCertificate and InvalidSessionKeys."""
     stop, stop_now = _signals()
     config = kube_config(arguments.kubeconfig)
     namespace = arguments.namespace or environment.get("POD_NAMESPACE") or config.namespace
