@@ -1,6 +1,6 @@
 """The HTTP application: what is served under which path, and what stands in front of it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from prometheus_client import CollectorRegistry
@@ -27,8 +27,10 @@ def build_app(
     settings: ServerSettings,
     authenticator: Authenticator,
     registry: CollectorRegistry | None = None,
+    notice: Callable[[], str] = lambda: "",
 ) -> Starlette:
-    """The application, for `serving.serve`. Its /metrics show what else is in `registry`, too."""
+    """The application, for `serving.serve`. Its /metrics show what else is in `registry`, too, and its
+    /health what an operator should know though it serves: `notice`."""
     calls = RunningCalls()
     metrics = Metrics(
         registry,
@@ -46,9 +48,8 @@ def build_app(
 
     async def health(request: Request) -> Response:
         readiness = backend.readiness() if calls.accepting else Readiness(False, "shutting down")
-        return JSONResponse(
-            {"ready": readiness.ready, "detail": readiness.detail}, 200 if readiness.ready else 503
-        )
+        detail = "; ".join(filter(None, (readiness.detail, notice())))
+        return JSONResponse({"ready": readiness.ready, "detail": detail}, 200 if readiness.ready else 503)
 
     async def expose_metrics(request: Request) -> Response:
         return Response(metrics.exposition(), media_type=CONTENT_TYPE)

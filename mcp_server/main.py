@@ -224,7 +224,13 @@ async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
             running.callback(following.cancel)
         try:
             await serve(
-                build_app(backend, server_settings(arguments), authenticator, registry),
+                build_app(
+                    backend,
+                    server_settings(arguments),
+                    authenticator,
+                    registry,
+                    notice=lambda: certificate.problem if certificate else "",
+                ),
                 arguments.host,
                 arguments.port,
                 drain_seconds=DRAIN_SECONDS,

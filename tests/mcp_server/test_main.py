@@ -261,14 +261,18 @@ async def test_a_new_certificate_is_shown_without_dropping_a_connection(server: 
                 except Exception as error:  # noqa: BLE001 - until it is there, each attempt fails in TLS
                     assert "certificate" in str(error).lower()
                     await asyncio.sleep(0.2)
-        assert (await before.get("/live")).status_code == 200
+        server.tls.swap((b"text", b"text"))
+        async with asyncio.timeout(20):
+            while "tls.crt" not in (await before.get("/health")).json()["detail"]:
+                await asyncio.sleep(0.2)
+        assert (await before.get("/health")).status_code == 200
 
 
 @ASYNC
 async def test_on_sigterm_a_running_command_ends_and_new_ones_are_refused(tmp_path: Path) -> None:
     async with whole_server(tmp_path, pool=1) as server, server.client(session="last") as client:
         await bash(client, "true")
-        running = asyncio.create_task(bash(client, "sleep 2; echo done"))
+        running = asyncio.create_task(bash(client, "sleep 5; echo done"))
         await asyncio.sleep(0.5)
         server.process.send_signal(signal.SIGTERM)
         await asyncio.sleep(0.3)
