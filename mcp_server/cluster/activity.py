@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 STAMPS_PER_IDLE_TIMEOUT = 6
 _SHORTEST_INTERVAL = timedelta(seconds=1)
+# Wall clocks jump, and those of machines that were suspended most of all.
+_LONGEST_WAIT_SECONDS = 1.0
 _LONGEST_RETRY_SECONDS = 5.0
 
 
@@ -80,7 +82,7 @@ class Activity:
             interval = max(self._idle_timeout() / STAMPS_PER_IDLE_TIMEOUT, _SHORTEST_INTERVAL)
             seconds = 0.0 if last is None else (last + interval - self._now()).total_seconds()
             if seconds > 0 and not due.is_set():
-                await _either(due, seconds)
+                await _either(due, min(seconds, _LONGEST_WAIT_SECONDS))
                 continue
             due.clear()
             try:

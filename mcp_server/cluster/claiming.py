@@ -8,7 +8,7 @@ pod of a session is ever active, and only an active one gets a command.
 """
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -67,6 +67,7 @@ class Refuse:
     error: ExecutionError
 
 
+WarmPod = Callable[[], SandboxPod | None]
 Step = Use | Activate | Retire | Claim | Create | Wait | Refuse
 
 
@@ -87,9 +88,9 @@ class Asked:
     """Names that pods are known to have which no list of the session's pods shows."""
 
 
-def decide(asked: Asked, listed: Iterable[SandboxPod], warm: SandboxPod | None) -> Step:
+def decide(asked: Asked, listed: Iterable[SandboxPod], warm: WarmPod) -> Step:
     """`listed` has at least all pods of the session, and all sessions' pods where there are limits; `warm` is
-    the one to claim if there is to be a claim, None for creating one."""
+    asked for the pod to claim if there is to be a claim, and says None for creating one."""
     pods = [pod for pod in listed if is_sandbox_of(pod, asked.instance, asked.controller_uid)]
     own = sorted((pod for pod in pods if pod.session_id == asked.session.id), key=lambda pod: pod.name)
     for pod in own:
@@ -116,13 +117,14 @@ def _continue(asked: Asked, pod: SandboxPod, pods: list[SandboxPod]) -> Step:
     return steps[room(asked.session, pods, asked.limits, claims=True)]
 
 
-def _begin(asked: Asked, own: list[SandboxPod], pods: list[SandboxPod], warm: SandboxPod | None) -> Step:
+def _begin(asked: Asked, own: list[SandboxPod], pods: list[SandboxPod], warm: WarmPod) -> Step:
     if asked.closed:
         return Refuse(SandboxUnavailable(f"Not run: no sandbox can be had now: {asked.closed}."))
     if room(asked.session, pods, asked.limits, claims=False) is not Room.FREE:
         return Refuse(too_many(asked.session, pods, asked.limits))
-    if warm is not None:
-        return Claim(warm)
+    found = warm()
+    if found is not None:
+        return Claim(found)
     return Create(on_demand_name(asked.instance, asked.session, {pod.name for pod in own} | {*asked.taken}))
 
 

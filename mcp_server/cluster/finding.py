@@ -197,7 +197,10 @@ class SessionPods:
             closed=self._stale() or self._configuration.closed_because(),
             taken=search.taken,
         )
-        warm = choose_warm(session, (pod for pod in self.warm() if pod.uid not in search.lost))
+
+        def warm() -> SandboxPod | None:
+            return choose_warm(session, (pod for pod in self.warm() if pod.uid not in search.lost))
+
         return decide(asked, listed, warm)
 
     async def _take(self, step: Step, session: SessionKey, search: _Search) -> SandboxPod | None:

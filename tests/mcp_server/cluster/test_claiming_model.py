@@ -115,7 +115,7 @@ def decided(world: World, session: str, pods: tuple[Pod, ...], warm: Pod | None)
         SessionLimits(idle_timeout_seconds=60, max_sessions=world.max_sessions),
     )
     by_name = {pod.name: pod for pod in pods}
-    step = decide(asked, [seen(pod) for pod in pods if pod.session], warm and seen(warm))
+    step = decide(asked, [seen(pod) for pod in pods if pod.session], lambda: warm and seen(warm))
     me = Replica(session)
 
     def writing(to: str, name: str) -> Replica:
