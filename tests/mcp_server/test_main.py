@@ -272,7 +272,7 @@ async def test_a_new_certificate_is_shown_without_dropping_a_connection(server: 
 async def test_on_sigterm_a_running_command_ends_and_new_ones_are_refused(tmp_path: Path) -> None:
     async with whole_server(tmp_path, pool=1) as server, server.client(session="last") as client:
         await bash(client, "true")
-        running = asyncio.create_task(bash(client, "sleep 5; echo done"))
+        running = asyncio.create_task(bash(client, "sleep 3; echo done"))
         await asyncio.sleep(0.5)
         server.process.send_signal(signal.SIGTERM)
         await asyncio.sleep(0.3)

@@ -41,8 +41,8 @@ TOKENS = {
     OTHER_CLIENT: User("somebody", "uid-other", ("system:authenticated", "clients")),
     STRANGER: service_account(NAMESPACE, "stranger", "uid-stranger"),
 }
-# Loopback addresses of this process's own, so that two runs of the tests do not meet on AGENT_PORT.
-_NETWORK = f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
+# Loopback addresses of this process's own, so that no two agents meet on AGENT_PORT.
+_ADDRESSES = (f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.{host}" for host in range(1, 255))
 _START = "import sys; from cli_mcp.cli import main; sys.exit(main())"
 
 
@@ -146,7 +146,7 @@ async def whole_server(
     async with AsyncExitStack() as stack:
         agents = {}
         for number, pod in enumerate(world.pods().values(), 1):
-            address, uid = f"{_NETWORK}.{number}", pod["metadata"]["uid"]
+            address, uid = next(_ADDRESSES), pod["metadata"]["uid"]
             move(world, pod, address)
             agents[uid] = await stack.enter_async_context(
                 agent(directory / f"agent-{number}", address, uid, public_keys)
