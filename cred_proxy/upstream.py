@@ -3,15 +3,17 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
+from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from cli_mcp.proxy_config import UpstreamConfig
 from cred_proxy.core import Limits
 from cred_proxy.headers import Fields
+from cred_proxy.origin_connection import OriginConnection
 from cred_proxy.refusal import Reason, Refusal
 from cred_proxy.request import Forward
 from cred_proxy.routes import KubernetesRoute, Route
@@ -106,7 +108,7 @@ class Upstream:
             encoded=True,
         )
         session = self._sessions.get(client) or await self._begin(client)
-        response = await session.request(
+        return await session.request(
             forward.method,
             url,
             headers=_one_spelling_each(forward.fields),
@@ -116,8 +118,6 @@ class Upstream:
             server_hostname=server_name,
             proxy=config.http_proxy,
         )
-        _end_body_with_connection(response)
-        return response
 
     async def _begin(self, client: str) -> aiohttp.ClientSession:
         """A new client's session. Those of clients that have gone end now, so that they do not pile up."""
@@ -130,13 +130,15 @@ class Upstream:
 
     def _session(self) -> aiohttp.ClientSession:
         limits = self._limits
+        connector = aiohttp.TCPConnector(
+            # Bounded by the connections of the clients.
+            limit=0,
+            keepalive_timeout=limits.upstream_keepalive_seconds,
+            resolver=self._resolver,
+        )
+        connector._factory = partial[ResponseHandler](OriginConnection, loop=asyncio.get_running_loop())
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                # Bounded by the connections of the clients.
-                limit=0,
-                keepalive_timeout=limits.upstream_keepalive_seconds,
-                resolver=self._resolver,
-            ),
+            connector=connector,
             timeout=aiohttp.ClientTimeout(
                 total=None,
                 connect=limits.upstream_connect_seconds,
@@ -169,35 +171,3 @@ def _one_spelling_each(fields: Fields) -> Fields:
     """aiohttp keeps repeated fields only when their names are spelled alike."""
     spelling: dict[str, str] = {}
     return [(spelling.setdefault(name.lower(), name), value) for name, value in fields]
-
-
-def _end_body_with_connection(response: aiohttp.ClientResponse) -> None:
-    """aiohttp ends a connection whose chunks are malformed, but leaves whoever reads the body waiting."""
-    protocol = response.connection.protocol if response.connection is not None else None
-    if protocol is None:
-        return  # the body has come whole
-    content = response.content
-
-    def end(_: object = None) -> None:
-        if not content.is_eof() and content.exception() is None:
-            content.set_exception(aiohttp.ClientPayloadError("the connection ended inside the body"))
-
-    closed = protocol.closed
-    if closed is None:
-        end()  # it has ended before we looked
-        return
-
-    def forget() -> None:
-        closed.remove_done_callback(end)
-
-    closed.add_done_callback(end)
-    # The connection may outlive many bodies, but needs only one who hears of its end.
-    content.on_eof(forget)
-    closed.remove_done_callback(_retrieve)
-    closed.add_done_callback(_retrieve)
-
-
-def _retrieve(closed: asyncio.Future[None]) -> None:
-    """It is the reader of the body who is told, in words of his own."""
-    if not closed.cancelled():
-        closed.exception()
