@@ -1,0 +1,174 @@
+"""`cli-mcp ssh`: the SSH gateway of one instance in a cluster, with the MCP server's session code in it."""
+
+import argparse
+import asyncio
+import logging
+import os
+import resource
+import signal
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cli_mcp.names import SSH_PORT
+from mcp_server.agents.client import AgentClient
+from mcp_server.agents.signing import CallSigner, InvalidSessionKeys
+from mcp_server.audit import AuditLog
+from mcp_server.calls import RunningCalls
+from mcp_server.catalogue import ALL_GROUPS, catalogue
+from mcp_server.cluster.kubernetes import KubernetesApi
+from mcp_server.cluster.sessions import PodSessions
+from mcp_server.main import EGRESS_HINT, CannotStart, kube_config, listen_address
+from mcp_server.metrics import Metrics
+from mcp_server.tool_calls import ToolCalls
+from ssh_gateway.audit import write_audit_to
+from ssh_gateway.authorization import Authorizer, routes_in
+from ssh_gateway.gateway import SESSION_HINT, Gateway
+from ssh_gateway.host_key import HostKeyProblem, load_host_key
+
+# A pod has 330 s to end, of which its preStop hook sleeps 5; a command may take 300.
+DRAIN_SECONDS = 315.0
+_PROGRESS_INTERVAL_SECONDS = 1.0
+
+log = logging.getLogger("cli_mcp.ssh")
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """`listen` is an address, "" for all of them, and a port."""
+
+    instance: str
+    namespace: str | None
+    listen: tuple[str, int]
+    routes: Path
+    authorized_keys_dir: Path
+    host_key: Path
+    session_keys: Path
+    kubeconfig: Path | None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit status 0 after a signal, 1 when the gateway cannot start, 2 for wrong arguments."""
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.INFO, stream=sys.stderr)
+    parsed = parse_arguments(arguments)
+    _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    try:
+        asyncio.run(_run(parsed, os.environ))
+    except (CannotStart, HostKeyProblem, InvalidSessionKeys) as error:
+        print(f"cli-mcp ssh: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse_arguments(arguments: Sequence[str]) -> Arguments:
+    parser = argparse.ArgumentParser(
+        prog="cli-mcp ssh",
+        description="The SSH gateway of one CliMcpInstance. In a pod all arguments come with the Deployment "
+        "that the operator makes. Audit records go to stdout, messages to stderr.",
+    )
+    parser.add_argument("--instance", required=True, metavar="NAME", help="whose sandboxes it serves")
+    parser.add_argument(
+        "--namespace", metavar="NAME", help="of the instance (default: $POD_NAMESPACE, or the kubeconfig's)"
+    )
+    parser.add_argument(
+        "--listen",
+        type=listen_address,
+        default=("", SSH_PORT),
+        metavar="[HOST]:PORT",
+        help=f"default :{SSH_PORT}",
+    )
+    parser.add_argument(
+        "--routes", type=Path, required=True, metavar="FILE", help="ssh-routes.json; read at each login"
+    )
+    parser.add_argument(
+        "--authorized-keys-dir",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="has NAME/authorized_keys for each Secret that a route names; read at each login",
+    )
+    parser.add_argument(
+        "--host-key", type=Path, required=True, metavar="FILE", help="Ed25519, without a passphrase"
+    )
+    parser.add_argument(
+        "--session-keys",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="session-keys.json of the Secret cli-mcp-NAME-session-key; a changed file is taken over",
+    )
+    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: the pod's, or $KUBECONFIG")
+    return Arguments(**vars(parser.parse_args(arguments)))
+
+
+async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
+    """Serve until a signal comes. Raises CannotStart, HostKeyProblem, InvalidSessionKeys."""
+    stop, stop_now = _signals()
+    host_key = load_host_key(arguments.host_key)
+    config = kube_config(arguments.kubeconfig)
+    namespace = arguments.namespace or environment.get("POD_NAMESPACE") or config.namespace
+    # Only for the agents' logs: what counts is the signature.
+    issuer = environment.get("POD_UID") or f"outside-{uuid.uuid4()}"
+    agents = AgentClient(CallSigner(arguments.session_keys, issuer))
+    async with AsyncExitStack() as running:
+        api = await running.enter_async_context(KubernetesApi.connected(config))
+        sessions = PodSessions(
+            api,
+            agents,
+            instance=arguments.instance,
+            namespace=namespace,
+            on_call=AuditLog(sys.stdout).write,
+        )
+        backend = await running.enter_async_context(sessions.running())
+        running.callback(agents.close)
+        calls = RunningCalls()
+        metrics = Metrics(
+            sessions=backend.session_count, warm_sandboxes=backend.warm_count, running_calls=calls.__len__
+        )
+        gateway = Gateway(
+            ToolCalls(backend, calls, metrics, progress_interval_seconds=_PROGRESS_INTERVAL_SECONDS),
+            catalogue(ALL_GROUPS, EGRESS_HINT, SESSION_HINT),
+            calls,
+            backend.hold,
+            Authorizer(routes_in(arguments.routes), arguments.authorized_keys_dir, lambda: datetime.now(UTC)),
+            host_key,
+            write_audit_to(sys.stdout),
+        )
+        host, port = arguments.listen
+        try:
+            await gateway.serve(
+                host,
+                port,
+                drain_seconds=DRAIN_SECONDS,
+                stop=stop,
+                stop_now=stop_now,
+                on_bound=lambda bound: log.info(
+                    "instance %s in %s: serving SSH on port %d, host key %s",
+                    arguments.instance,
+                    namespace,
+                    bound,
+                    host_key.fingerprint,
+                ),
+            )
+        except OSError as error:
+            raise CannotStart(
+                f"cannot listen on {host or 'any address'} port {port}: {error.strerror}; "
+                "choose another port with --listen"
+            ) from None
+
+
+def _signals() -> tuple[asyncio.Event, asyncio.Event]:
+    """Events that the first and the second SIGTERM or SIGINT set."""
+    stop, stop_now = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (stop_now if stop.is_set() else stop).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    return stop, stop_now
