@@ -90,17 +90,25 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-_CALL = {"event": ("call",), "members": ("owner", "session", "pod_uid", "pod_ip", "started", "ended")}
-_REQUEST = {"event": ("request", "connect"), "members": ("time", "client", "target")}
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """By what audit lines are known."""
+
+    events: frozenset[str]
+    members: frozenset[str]
 
 
-def lines(files: Iterable[Path], kind: dict[str, Sequence[str]]) -> Iterator[Line]:
+_CALL = _Kind(frozenset({"call"}), frozenset({"owner", "session", "pod_uid", "pod_ip", "started", "ended"}))
+_REQUEST = _Kind(frozenset({"request", "connect"}), frozenset({"time", "client", "target"}))
+
+
+def lines(files: Iterable[Path], kind: _Kind) -> Iterator[Line]:
     """The audit lines of one kind. Whatever else is in a log, or is cut off, is passed over."""
     for file in files:
         with file.open(encoding="utf-8", errors="replace") as log:
             for text in log:
                 line = _object(text[text.find("{") :])
-                if line.get("event") in kind["event"] and all(name in line for name in kind["members"]):
+                if line.get("event") in kind.events and kind.members <= line.keys():
                     yield line
 
 
