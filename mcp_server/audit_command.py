@@ -108,7 +108,7 @@ def lines(files: Iterable[Path], kind: _Kind) -> Iterator[Line]:
         with file.open(encoding="utf-8", errors="replace") as log:
             for text in log:
                 line = _object(text[text.find("{") :])
-                if line.get("event") in kind.events and kind.members <= line.keys():
+                if str(line.get("event")) in kind.events and kind.members <= line.keys():
                     yield line
 
 

@@ -90,6 +90,7 @@ def test_other_lines_and_prefixes_do_not_matter(tmp_path: Path, capsys: pytest.C
         "[]",
         "",
         json.dumps({"event": "call"}),
+        json.dumps({"event": ["call"]}),
         json.dumps({"event": "other", "time": "x", "client": "y", "target": "z"}),
         "[pod/cli-mcp-demo-1/server] " + call("s1", 0, 10),
         request("/x", 5)[:40],
