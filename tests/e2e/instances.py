@@ -151,6 +151,8 @@ def new_namespace(folder: Path, topic: str) -> Iterator[Instance]:
     # https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
     kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
     eventually(lambda: get(namespace, "configmap", "kube-root-ca.crt"))
-    yield Instance(namespace, folder=folder)
-    kubectl("-n", namespace, "delete", "climcpinstances", "--all", "--timeout=120s", check=False)
-    kubectl("delete", "namespace", namespace, "--wait=false", check=False)
+    try:
+        yield Instance(namespace, folder=folder)
+    finally:
+        kubectl("-n", namespace, "delete", "climcpinstances", "--all", "--timeout=120s", check=False)
+        kubectl("delete", "namespace", namespace, "--wait=false", check=False)
