@@ -1,4 +1,4 @@
-"""The hooks and the real Metacontroller, with exactly the rights of the installation, on a real cluster."""
+"""Hooks and Metacontroller as processes, with exactly the rights of the installation, on a real cluster."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 CRD_FILE = ROOT / "config/crd/climcpinstances.yaml"
+ADMISSION_FOLDER = ROOT / "config/admission"
 NAMESPACE = "cli-mcp-system"
 WAIT_SECONDS = 180
 START = "import sys; from hooks import main; sys.exit(main.main(sys.argv[1:]))"
@@ -33,7 +34,11 @@ FLAGS = (
     "--target-label-selector=app.kubernetes.io/part-of=cli-mcp",
 )
 
-NEEDED = ("KUBECONFIG", "METACONTROLLER", "METACONTROLLER_CRDS", "E2E_IMAGE")
+NEEDED = ("KUBECONFIG", "E2E_IMAGE", "E2E_SANDBOX_IMAGE")
+# The real Metacontroller: its binary and the folder of its manifests. Without them the model takes its place.
+METACONTROLLER = os.environ.get("METACONTROLLER")
+METACONTROLLER_CRDS = os.environ.get("METACONTROLLER_CRDS")
+METACONTROLLER_USER = f"system:serviceaccount:{NAMESPACE}:metacontroller"
 MISSING = [name for name in NEEDED if name not in os.environ]
 NEEDS_AN_OPERATOR = pytest.mark.skipif(bool(MISSING), reason=f"not set: {', '.join(MISSING)}")
 
@@ -75,22 +80,33 @@ class Operator:
     def __init__(self, folder: Path, hook_arguments: tuple[str, ...] = ()) -> None:
         self.folder = folder
         self._hook_arguments = hook_arguments
-        self._image = os.environ["E2E_IMAGE"]
-        self._metacontroller = os.environ["METACONTROLLER"]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.port = _free_port()
+        self._api_port = _free_port()
 
     def start_hooks(self) -> None:
-        environment = {"CLI_MCP_IMAGE": self._image, "CLI_MCP_SANDBOX_IMAGE": self._image}
+        environment = {
+            "CLI_MCP_IMAGE": os.environ["E2E_IMAGE"],
+            "CLI_MCP_SANDBOX_IMAGE": os.environ["E2E_SANDBOX_IMAGE"],
+        }
         listen = f"127.0.0.1:{self.port}"
         command = [sys.executable, "-c", START, "--listen", listen, *self._hook_arguments]
         self._start("hooks", command, **environment)
-        eventually(self._hooks_listen, 30)
+        eventually(lambda: _listens(self.port), 30)
 
     def start_metacontroller(self) -> None:
-        config = self.folder / "kubeconfig"
-        config.write_text(yaml.safe_dump(self._kubeconfig()))
-        self._start("metacontroller", [self._metacontroller, f"--kubeconfig={config}", *FLAGS])
+        """The real one where there is one, else the model of it."""
+        if METACONTROLLER:
+            config = self.folder / "kubeconfig"
+            config.write_text(yaml.safe_dump(self._kubeconfig()))
+            self._start("metacontroller", [METACONTROLLER, f"--kubeconfig={config}", *FLAGS])
+            return
+        if "api-proxy" not in self._processes:
+            self._start("api-proxy", ["kubectl", "proxy", f"--port={self._api_port}"])
+            eventually(lambda: _listens(self._api_port), 30)
+        urls = ["--server", f"http://127.0.0.1:{self._api_port}", "--hooks", f"http://127.0.0.1:{self.port}"]
+        model = [sys.executable, "-m", "tests.e2e.model_controller", "--user", METACONTROLLER_USER]
+        self._start("metacontroller", [*model, *urls])
 
     def stop(self, name: str) -> None:
         process = self._processes.pop(name)
@@ -109,10 +125,6 @@ class Operator:
             self._processes[name] = subprocess.Popen(
                 command, stdout=output, stderr=output, env=os.environ | environment, cwd=ROOT
             )
-
-    def _hooks_listen(self) -> bool:
-        with socket.socket() as asked:
-            return asked.connect_ex(("127.0.0.1", self.port)) == 0
 
     def _kubeconfig(self) -> Object:
         """The administrator's, with the token of Metacontroller's ServiceAccount as its credential."""
@@ -138,27 +150,37 @@ def installed(
     """The operator, running; what it installed goes afterwards, but for the CRDs. `controller` makes the
     CompositeController for hooks on a port of this machine."""
     operator = Operator(folder, hook_arguments)
-    crds = Path(os.environ["METACONTROLLER_CRDS"])
-    manifests = [it for path in crds.glob("*.yaml") for it in yaml.safe_load_all(path.read_text()) if it]
-    apply(*(it for it in manifests if it.get("kind") == "CustomResourceDefinition"))
     kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD_FILE))
+    if METACONTROLLER_CRDS:
+        files = Path(METACONTROLLER_CRDS).glob("*.yaml")
+        manifests = [it for path in files for it in yaml.safe_load_all(path.read_text()) if it]
+        apply(*(it for it in manifests if it.get("kind") == "CustomResourceDefinition"))
     apply(*_manifests("controller/namespace.yaml"))
     account = _manifests("install/service-account.yaml")[0]
     account["metadata"]["namespace"] = NAMESPACE
     apply(account, *_manifests("install/role.yaml"), *_manifests("install/role-binding.yaml"))
+    kubectl("apply", "--server-side", "--force-conflicts", "-k", str(ADMISSION_FOLDER))
     operator.start_hooks()
-    apply(controller(operator.port))
+    if METACONTROLLER:
+        apply(controller(operator.port))
     operator.start_metacontroller()
     try:
         yield operator
     finally:
         kubectl("delete", "climcpinstances", "-A", "--all", "--timeout=90s", check=False)
-        kubectl("delete", "compositecontroller", "cli-mcp", check=False)
+        if METACONTROLLER:
+            kubectl("delete", "compositecontroller", "cli-mcp", check=False)
+        kubectl("delete", "-k", str(ADMISSION_FOLDER), "--ignore-not-found", check=False)
         operator.close()
 
 
 def _manifests(path: str) -> list[Object]:
     return list(yaml.safe_load_all((ROOT / "metacontroller" / path).read_text()))
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as asked:
+        return asked.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _free_port() -> int:
