@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# The whole walk of README.md on a cluster where cli-mcp is installed, then a check with a real MCP client.
+#   run.sh            on the cluster of KUBECONFIG
+#   run.sh --kind     makes a kind cluster with cli-mcp first
+# NAMESPACE (default ssh-example) is made, and deleted at the end unless KEEP=1.
+set -euo pipefail
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+BIN=$HERE/../../.venv/bin
+NAMESPACE=${NAMESPACE:-ssh-example}
+WORK=$(mktemp -d)
+FORWARD=
+
+main() {
+  if [ "${1:-}" = --kind ]; then make -C "$HERE/../.." kind-up; fi
+  trap clean_up EXIT
+  step "Namespace and keys"
+  kubectl create namespace "$NAMESPACE"
+  make_keys
+  step "Instance"
+  kubectl -n "$NAMESPACE" apply -f "$HERE/instance.yaml"
+  kubectl -n "$NAMESPACE" wait --for=condition=Ready --timeout=180s climcpinstance/agents
+  kubectl -n "$NAMESPACE" rollout status deployment/cli-mcp-agents-ssh --timeout=120s
+  step "Client configuration"
+  forward
+  configure_client
+  step "Check"
+  "$BIN/python" "$HERE/verify.py" agent-one agent-two reviewer -- ssh -F "$WORK/config" cli-mcp-agents
+  refused "an unknown user" -l nobody cli-mcp-agents
+  refused "a user of another route" -l reviewer -i "$WORK/agent" -o IdentitiesOnly=yes cli-mcp-agents
+  refused "forwarding" -l agent-one -W 127.0.0.1:22 cli-mcp-agents
+  refused "sftp" -l agent-one -s cli-mcp-agents sftp
+  step "What the gateway has written down"
+  kubectl -n "$NAMESPACE" logs deployment/cli-mcp-agents-ssh | grep '"event"' | tail -5
+  echo "All of it works."
+}
+
+step() { printf '\n== %s\n' "$1"; }
+
+# The key of the agents and that of the reviewer, and a certificate for the HTTPS way in.
+make_keys() {
+  for name in agent reviewer; do
+    ssh-keygen -q -t ed25519 -N '' -C "$name@example.com" -f "$WORK/$name"
+    kubectl -n "$NAMESPACE" create secret generic "$name-keys" --from-file=authorized_keys="$WORK/$name.pub"
+  done
+  openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj "/CN=cli-mcp-agents" \
+    -addext "subjectAltName=DNS:cli-mcp-agents.$NAMESPACE.svc" \
+    -keyout "$WORK/tls.key" -out "$WORK/tls.crt" 2>/dev/null
+  kubectl -n "$NAMESPACE" create secret tls cli-mcp-agents-tls --cert="$WORK/tls.crt" --key="$WORK/tls.key"
+}
+
+# The gateway's Service at a free port of this machine, PORT.
+forward() {
+  kubectl -n "$NAMESPACE" port-forward service/cli-mcp-agents-ssh :22 >"$WORK/forward" 2>&1 &
+  FORWARD=$!
+  for _ in $(seq 100); do
+    PORT=$(sed -n 's/^Forwarding from 127.0.0.1:\([0-9]*\).*/\1/p' "$WORK/forward")
+    [ -z "$PORT" ] || return 0
+    sleep 0.1
+  done
+  cat "$WORK/forward" >&2
+  return 1
+}
+
+# known_hosts and ssh_config from the instance's status; the keys go with the user names.
+configure_client() {
+  access=("$BIN/cli-mcp" ssh-config agents --namespace "$NAMESPACE" --host 127.0.0.1 --port "$PORT")
+  "${access[@]}" --format known-hosts | tee "$WORK/known_hosts"
+  {
+    printf 'Match user reviewer\n    IdentityFile %s\n' "$WORK/reviewer"
+    printf 'Host *\n    UserKnownHostsFile %s\n' "$WORK/known_hosts"
+    "${access[@]}" --format ssh-config --identity "$WORK/agent"
+  } | tee "$WORK/config"
+}
+
+# refused WHAT SSH-ARGUMENTS...: fails when the gateway grants it.
+refused() {
+  local what=$1
+  shift
+  if ssh -F "$WORK/config" "$@" </dev/null >"$WORK/out" 2>"$WORK/err"; then
+    echo "$what was granted" >&2
+    return 1
+  fi
+  echo "refused, as it should be: $what ($(tail -1 "$WORK/err"))"
+}
+
+clean_up() {
+  [ -z "$FORWARD" ] || kill "$FORWARD"
+  rm -rf "$WORK"
+  [ "${KEEP:-}" = 1 ] || kubectl delete namespace "$NAMESPACE" --ignore-not-found --wait=false
+}
+
+main "$@"
