@@ -134,9 +134,13 @@ class _Connection:
         self.idle = True
         self._last = False
         self._task = asyncio.current_task()
+        accepted = writer.get_extra_info("socket")
+        # asyncio does not set it on a socket from create_server: an outcome, sent after its acceptance, would
+        # wait for the peer's delayed acknowledgement: 40 ms.
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A peer that vanished with its node is noticed while there is something to send to it, tcp(7).
         milliseconds = round(limits.write_seconds * 1000)
-        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
     def abort(self) -> None:
         self._writer.transport.abort()
