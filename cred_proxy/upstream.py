@@ -7,7 +7,6 @@ from functools import lru_cache, partial
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
-from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from cli_mcp.proxy_config import UpstreamConfig
@@ -136,7 +135,9 @@ class Upstream:
             keepalive_timeout=limits.upstream_keepalive_seconds,
             resolver=self._resolver,
         )
-        connector._factory = partial[ResponseHandler](OriginConnection, loop=asyncio.get_running_loop())
+        connector._factory = partial(  # type: ignore[assignment]  # what it makes is one of aiohttp's
+            OriginConnection, loop=asyncio.get_running_loop()
+        )
         return aiohttp.ClientSession(
             connector=connector,
             timeout=aiohttp.ClientTimeout(
