@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from mcp_server.typed_tool import Count, ToolArguments, ToolResult, TypedTool
 
+_READ_BYTES = 65_536
 _MAX_PATH_CHARACTERS = 8_192
 _MAX_CONTENT_CHARACTERS = 200_000
 _MAX_ENTRIES = 1_000
@@ -24,7 +25,9 @@ Encoding = Literal["utf-8", "base64"]
 class ReadFileArguments(ToolArguments):
     path: Path
     offset: Annotated[Count, Field(description="First byte to read. Default 0.")] = 0
-    limit: Annotated[Count, Field(ge=1, description="Bytes to read. Default and at most 65,536.")] = 65_536
+    limit: Annotated[Count, Field(ge=1, description="Bytes to read. Default and at most 65,536.")] = (
+        _READ_BYTES
+    )
     head: Annotated[Count | None, Field(ge=1, description="Instead: the first so many lines.")] = None
     tail: Annotated[Count | None, Field(ge=1, description="Instead: the last so many lines.")] = None
     encoding: Annotated[
@@ -34,8 +37,8 @@ class ReadFileArguments(ToolArguments):
 
     @model_validator(mode="after")
     def _one_range(self) -> Self:
-        ranges = ({"offset", "limit"}, {"head"}, {"tail"})
-        if sum(bool(self.model_fields_set & names) for names in ranges) > 1:
+        by_bytes = self.offset != 0 or self.limit != _READ_BYTES
+        if sum((by_bytes, self.head is not None, self.tail is not None)) > 1:
             raise ValueError("send `offset` and `limit`, or `head`, or `tail`, and not several of them")
         return self
 

@@ -107,9 +107,14 @@ class _PreparedCall:
 
 
 def parse(model: type[A], arguments: Mapping[str, object]) -> A:
-    """Raises InvalidCall."""
+    """Null stands for an argument that was left out. Raises InvalidCall."""
+    given = {
+        name: value
+        for name, value in arguments.items()
+        if value is not None or name not in model.model_fields
+    }
     try:
-        return model.model_validate(arguments)
+        return model.model_validate(given)
     except ValidationError as error:
         raise InvalidCall(_problems(error, model)) from None
 

@@ -24,6 +24,8 @@ from sandbox_agent.tools.root import Place, Root, check_regular, kind_of, shown
 # What one call returns; a result has it twice, and a control character is six bytes of JSON.
 READ_LIMIT_BYTES = 1 << 16
 LIST_LIMIT_ENTRIES = 1_000
+# What names and links of one page may take: a byte that is no text is four characters.
+_LIST_BYTES = 1 << 16
 # A directory may hold millions of names, and each has to be seen to find the first ones.
 _LIST_SECONDS = 10.0
 _TEXT = "utf-8"
@@ -189,12 +191,27 @@ def list_directory(
     with root.opened(path, os.O_RDONLY | os.O_DIRECTORY) as fd:
         with os.scandir(fd) as entries:
             names = heapq.nsmallest(limit + 1, _names(entries, until, behind, hidden=hidden))
-        listed = [entry for name in names[:limit] if (entry := _entry(fd, os.fsdecode(name)))]
+        page, listed = _page(fd, names[:limit])
     return {
         "path": root.absolute(path),
         "entries": listed,
-        "next_cursor": base64.urlsafe_b64encode(names[limit - 1]).decode() if len(names) > limit else None,
+        "next_cursor": base64.urlsafe_b64encode(page[-1]).decode() if len(page) < len(names) else None,
     }
+
+
+def _page(directory: int, names: list[bytes]) -> tuple[list[bytes], list[Result]]:
+    """As many of the names as fit into a result, one at least, and the entries of those that are there."""
+    listed: list[Result] = []
+    size = 0
+    for count, name in enumerate(names):
+        entry = _entry(directory, os.fsdecode(name))
+        if entry is None:
+            continue
+        size += len(name) + len(entry["target"] or "")
+        if size > _LIST_BYTES and listed:
+            return names[:count], listed
+        listed.append(entry)
+    return names, listed
 
 
 def _name_in(cursor: str) -> bytes:

@@ -29,6 +29,8 @@ MAX_FOLLOW_SECONDS = 60.0
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 SIGNALS = ("TERM", "INT", "KILL", "HUP", "QUIT", "USR1", "USR2", "STOP", "CONT")
 _ENDING = frozenset({"TERM", "INT", "HUP", "QUIT", "KILL"})
+# What they mean is the program's affair, and those that it started would die of them.
+_FOR_ITSELF = frozenset({"USR1", "USR2"})
 
 _CHUNK_BYTES = 1 << 16
 # So that a flood leaves time for everything else: about 10 MB/s.
@@ -91,7 +93,8 @@ class ProcessTable:
         return {"processes": [self._described(entry) for entry in self._entries.values()]}
 
     async def kill(self, *, name: str, signal: str = "TERM") -> Result:
-        """Signal everything that the process started. KILL follows an ending signal that does not work."""
+        """Signal the process and all that it started; USR1 and USR2 are for itself. KILL follows an ending
+        signal that does not work."""
         entry = self._entry(name)
         if not entry.running:
             return {**self._described(entry), "signal": None, "escalated": False}
@@ -209,6 +212,9 @@ class ProcessTable:
         number = signal.Signals[f"SIG{name}"]
         leader = processes.read_process(entry.process.pid)
         if leader is None or not entry.running:
+            return
+        if name in _FOR_ITSELF:
+            entry.process.send_signal(number)
             return
         # Looked up first: what is orphaned by the signal cannot be found any more.
         others = await asyncio.to_thread(processes.descendants, leader)

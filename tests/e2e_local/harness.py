@@ -86,7 +86,7 @@ class Server:
         headers = self.headers(session)
         response = requests.post(self.url, json=request, headers=headers, timeout=wait_seconds + 30)
         response.raise_for_status()
-        messages = [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
+        messages = [line[6:] for line in response.content.decode().split("\n") if line.startswith("data: ")]
         result = json.loads(messages[-1])["result"]
         return Answer(result["content"][0]["text"], result["isError"], result.get("structuredContent") or {})
 
