@@ -21,7 +21,8 @@ CHUNK_BYTES = 64 * 1024
 async def answer(head: str, writer: asyncio.StreamWriter) -> None:
     path = head.split(" ")[1]
     if path == "/credential":
-        shown = head.lower().partition("authorization: ")[2].partition("\r\n")[0]
+        fields = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
+        shown = fields["Authorization"]
         writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(shown)}\r\n\r\n{shown}".encode())
     elif path == "/watch":
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
