@@ -155,6 +155,10 @@ deploy: ## Install in the cluster of KUBECONFIG (OVERLAY; IMAGE and SANDBOX_IMAG
 uninstall: ## Remove instances, operator and CRD from the cluster of KUBECONFIG
 	config/uninstall.sh
 
+.PHONY: sample
+sample: ## An instance that can look at the cluster of KUBECONFIG, and how to call it
+	config/sample.sh
+
 .PHONY: kind-up
 kind-up: ## A kind cluster with images, operator and a sample, ready for an MCP client
 	IMAGE=$(IMAGE) SANDBOX_IMAGE=$(SANDBOX_IMAGE) MAKE=$(MAKE) config/kind-up.sh

@@ -2,10 +2,12 @@
 
 import base64
 import json
+import ssl
 import urllib.parse
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli_mcp.execution import MAX_TIMEOUT_SECONDS
@@ -30,11 +32,13 @@ class ClientError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`url` is that of the MCP endpoint; `token` None sends none."""
+    """`url` is that of the MCP endpoint; `token` None sends none; without `ca_file` the system's authorities
+    count."""
 
     url: str
     session: str
     token: str | None
+    ca_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,7 @@ async def connect(target: Target) -> AsyncIterator[Session]:
         timeout=httpx2.Timeout(_CONNECT_TIMEOUT_SECONDS, read=_READ_TIMEOUT_SECONDS),
         # Not through a proxy of the environment: the token is for the server alone.
         trust_env=False,
+        verify=_trusting(target.ca_file) if target.ca_file else True,
         event_hooks={"response": [note_refusal]},
     )
     try:
@@ -145,6 +150,13 @@ async def connect(target: Target) -> AsyncIterator[Session]:
         if (explained := explain(error)) is None:
             raise
         raise explained from error
+
+
+def _trusting(ca_file: Path) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ClientError(f"Cannot read the authority in {ca_file}: {error}") from None
 
 
 async def _refusal(response: "httpx2.Response") -> str | None:

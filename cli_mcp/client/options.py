@@ -19,6 +19,9 @@ def parser(name: str, description: str) -> argparse.ArgumentParser:
     options.add_argument(
         "--token-file", type=Path, metavar="FILE", help="default: the newest token of a local server"
     )
+    options.add_argument(
+        "--ca-file", type=Path, metavar="FILE", help="who signed an https server's certificate (PEM)"
+    )
     options.add_argument("--timeout", type=float, metavar="SECONDS", help="for each command (default: 60)")
     return options
 
@@ -26,7 +29,8 @@ def parser(name: str, description: str) -> argparse.ArgumentParser:
 def target(options: argparse.Namespace, session: str) -> Target:
     """Raises ClientError."""
     url = endpoint_url(options.url)
-    return Target(url, session, read_token(options.token_file, url, own_state_directory()))
+    token = read_token(options.token_file, url, own_state_directory())
+    return Target(url, session, token, options.ca_file)
 
 
 def read_token(token_file: Path | None, url: str, state_directory: Path) -> str | None:

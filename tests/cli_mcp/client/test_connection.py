@@ -1,9 +1,15 @@
+import asyncio
+import ssl
+import urllib.parse
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp.types import CallToolResult, TextContent
 
 from cli_mcp.client.connection import ClientError, Result, Target, connect, endpoint_url, parse_result
+from tests.mcp_server.certificates import self_signed
 from tests.mcp_server.fake_backend import TOKEN, FakeBackend, outcome, running_server
 
 
@@ -118,3 +124,41 @@ async def test_a_server_that_goes_away_is_an_error_and_not_a_hang() -> None:
                 server.stop.set()
                 await server.stopped
                 await session.run("a", None, unheard)
+
+
+async def test_a_private_authority_is_trusted_when_its_file_is_given(tmp_path: Path) -> None:
+    certificate, key = self_signed()
+    authority, both = tmp_path / "ca.crt", tmp_path / "server.pem"
+    authority.write_bytes(certificate)
+    both.write_bytes(certificate + key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(both)
+    async with running_server() as server:
+        port = urllib.parse.urlsplit(server.url).port
+
+        async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            there, back = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.gather(_copy(reader, back), _copy(there, writer))
+
+        tls = await asyncio.start_server(forward, "127.0.0.1", 0, ssl=context)
+        url = f"https://localhost:{tls.sockets[0].getsockname()[1]}/mcp"
+        async with connect(Target(url, "s1", TOKEN, authority)) as session:
+            assert (await session.run("a", None, unheard)).exit_code == 0
+        with pytest.raises(ClientError, match="certificate"):
+            async with connect(Target(url, "s1", TOKEN)):
+                pass
+        tls.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError, ssl.SSLError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+async def test_an_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ClientError, match="missing"):
+        async with connect(Target("https://localhost:1/mcp", "s1", None, tmp_path / "missing.crt")):
+            pass
