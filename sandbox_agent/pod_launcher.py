@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 # The first to go when memory runs out, proc(5); the agent has what the kubelet gave the container.
 _OOM_SCORE_ADJUSTMENT = 1000
 # When they take all of the container's CPU time the agent still gets the larger share, sched(7).
-_NICE = 5
+_NICER = 5
 OWN_VARIABLES = "CLI_MCP_"
 """Prefix of environment variables that are for the agent and not for the shell."""
 
@@ -56,8 +56,9 @@ def shell_environment(environment: Mapping[str, str]) -> dict[str, str]:
 def _put_last(pid: int) -> None:
     """Before it has children, which inherit this."""
     try:
-        os.setpriority(os.PRIO_PROCESS, pid, _NICE)
         Path(f"/proc/{pid}/oom_score_adj").write_text(str(_OOM_SCORE_ADJUSTMENT))
+        # Seen from this process, which the sandbox may have made nicer and which cannot undo that.
+        os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICER)
     except OSError as error:
         # It has ended already, or the runtime does not have it (gVisor). The shell works either way.
         _log.warning("the shell's processes are not put behind the agent: %s", error.strerror)

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import json
 import os
+import random
 import secrets
 import signal
 import socket
@@ -37,7 +38,7 @@ from cli_mcp.agent_api import (
     tool_path,
 )
 from cli_mcp.execution import Outcome
-from tests.local_runtime.users import UNPRIVILEGED_UID, as_unprivileged_user, passable_directory
+from tests.local_runtime.users import as_unprivileged_user, passable_directory
 from tests.sandbox_agent.tokens import token
 
 POD_UID = "0c6d1b1e-pod"
@@ -109,19 +110,23 @@ class RunningAgent:
 
 @contextmanager
 def agent_directory() -> Iterator[Path]:
-    with passable_directory(UNPRIVILEGED_UID if os.geteuid() == 0 else None) as path:
+    with passable_directory() as path:
         for name in ("keys", "state", "workspace"):
             (path / name).mkdir()
-            if os.geteuid() == 0:
-                os.chown(path / name, UNPRIVILEGED_UID, UNPRIVILEGED_UID)
+            (path / name).chmod(0o777)  # like the root of an emptyDir, whose owner is root
         pem = KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         (path / "keys/a1.pem").write_bytes(pem)
         yield path
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
+    """Below the range from which the kernel gives ports to clients, ip(7)."""
+    while True:
+        try:
+            with socket.create_server(("", random.randrange(20_000, 32_000))) as listening:
+                return int(listening.getsockname()[1])
+        except OSError:
+            continue  # taken
 
 
 class SignedClient:
