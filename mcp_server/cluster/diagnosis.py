@@ -1,5 +1,6 @@
 """Why a sandbox does not answer yet, or not any more, in words for the caller. Pure."""
 
+import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,9 +11,8 @@ from cli_mcp.sandbox_config import SessionLimits
 from mcp_server.cluster.pods import ContainerView, SandboxPod
 
 _MAX_QUOTE_CHARACTERS = 400
-_IPV4 = r"\b\d{1,3}(?:\.\d{1,3}){3}\b"
-_IPV6 = r"(?<![\w:.-])\[?(?=[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:)[0-9A-Fa-f:]{2,39}(?:%\w+)?\]?(?![\w.-])"
-_ADDRESS = re.compile(rf"(?:{_IPV4}|{_IPV6})(?::\d+)?")
+# Whatever is made of what addresses are made of, perhaps with a port; many a time and number is, too.
+_PERHAPS_ADDRESS = re.compile(r"(?<![\w.:-])(\[?[0-9A-Fa-f:.]*[0-9A-Fa-f:]\]?)(:\d+)?(?!\w|-\w)")
 _OUT_OF_MEMORY = "OOMKilled"
 
 
@@ -41,8 +41,19 @@ def delay_of(pod: SandboxPod) -> Delay:
 
 def quote(text: str) -> str:
     """What a part of Kubernetes says, short, on one line and without network addresses."""
-    line = _ADDRESS.sub("(address)", " ".join(text.split()))
+    line = _PERHAPS_ADDRESS.sub(_without_address, " ".join(text.split()))
     return line if len(line) <= _MAX_QUOTE_CHARACTERS else line[:_MAX_QUOTE_CHARACTERS] + " …"
+
+
+def _without_address(found: re.Match[str]) -> str:
+    text = found[0].rstrip(":.")
+    for candidate in (text, text.rpartition(":")[0]):
+        try:
+            ipaddress.ip_address(candidate.strip("[]"))
+        except ValueError:
+            continue
+        return "(address)" + found[0][len(text) :]
+    return found[0]
 
 
 def exit_text(container: ContainerView) -> str:
