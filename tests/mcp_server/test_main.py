@@ -295,3 +295,14 @@ async def test_on_sigterm_a_running_command_ends_and_new_ones_are_refused(tmp_pa
         async with asyncio.timeout(20):
             assert await server.process.wait() == 0
         assert not any("Traceback" in line for line in server.log), server.log
+
+
+@ASYNC
+async def test_with_token_review_tokens_are_made_for_this_server(tmp_path: Path) -> None:
+    async with whole_server(tmp_path, pool=1, arguments=("--token-review",)) as server:
+        async with server.client() as client:
+            assert stdout(await bash(client, "echo hi")) == "hi\n"
+        async with server.http("guess") as http:
+            refused = await http.get("/metrics")
+            assert refused.status_code == 401
+            assert "--audience=cli-mcp.redhat.com/default/demo" in refused.json()["error"]

@@ -23,6 +23,7 @@ from tests.kube import rbac
 from tests.kube.api import Api
 from tests.kube.rbac import ADMIN, service_account
 from tests.kube.server import Server
+from tests.mcp_server.whole import delegator
 
 NAMESPACE, INSTANCE = "team", "demo"
 SERVER = service_account(NAMESPACE, "cli-mcp-demo", "uid-of-the-server")
@@ -60,24 +61,6 @@ def role(name: str, verbs: list[str], subject: dict[str, str]) -> list[dict[str,
     return [
         {**head, "kind": "Role", "rules": [rule]},
         {**head, "kind": "RoleBinding", "roleRef": reference, "subjects": [subject]},
-    ]
-
-
-def delegator(subject: dict[str, str]) -> list[dict[str, Any]]:
-    """What system:auth-delegator is in a real cluster."""
-    head = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "system:auth-delegator"}}
-    rules = [
-        {"apiGroups": [f"{group}.k8s.io"], "resources": [resource], "verbs": ["create"]}
-        for group, resource in (("authentication", "tokenreviews"), ("authorization", "subjectaccessreviews"))
-    ]
-    reference = {
-        "apiGroup": "rbac.authorization.k8s.io",
-        "kind": "ClusterRole",
-        "name": "system:auth-delegator",
-    }
-    return [
-        {**head, "kind": "ClusterRole", "rules": rules},
-        {**head, "kind": "ClusterRoleBinding", "roleRef": reference, "subjects": [subject]},
     ]
 
 

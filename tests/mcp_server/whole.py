@@ -125,6 +125,24 @@ def client_binding() -> list[Object]:
     ]
 
 
+def delegator(subject: Object) -> list[Object]:
+    """What system:auth-delegator is in a real cluster."""
+    head = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "system:auth-delegator"}}
+    rules = [
+        {"apiGroups": [f"{group}.k8s.io"], "resources": [resource], "verbs": ["create"]}
+        for group, resource in (("authentication", "tokenreviews"), ("authorization", "subjectaccessreviews"))
+    ]
+    reference = {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "ClusterRole",
+        "name": "system:auth-delegator",
+    }
+    return [
+        {**head, "kind": "ClusterRole", "rules": rules},
+        {**head, "kind": "ClusterRoleBinding", "roleRef": reference, "subjects": [subject]},
+    ]
+
+
 @asynccontextmanager
 async def whole_server(
     directory: Path, pool: int = 2, arguments: tuple[str, ...] = ()
@@ -134,8 +152,9 @@ async def whole_server(
     world.admin_secrets()
     world.apply({"proxy": ALLOWLIST, "sandbox": {"warmPoolSize": pool, "isolationTest": False}})
     world.run()
-    for binding in client_binding():
-        world.api.create(binding)
+    account = {"kind": "ServiceAccount", "name": "cli-mcp-demo", "namespace": NAMESPACE}
+    for it in (*client_binding(), *(delegator(account) if "--token-review" in arguments else ())):
+        world.api.create(it)
     keys, public_keys = directory / "session-keys.json", directory / "public-keys"
     key = key_pair()
     write_keys(keys, key)
