@@ -24,11 +24,12 @@ main() {
   forward
   configure_client
   step "Check"
-  "$BIN/python" "$HERE/verify.py" agent-one agent-two reviewer -- ssh -F "$WORK/config" cli-mcp-agents
-  refused "an unknown user" -l nobody cli-mcp-agents
-  refused "a user of another route" -l reviewer -i "$WORK/agent" -o IdentitiesOnly=yes cli-mcp-agents
-  refused "forwarding" -l agent-one -W 127.0.0.1:22 cli-mcp-agents
-  refused "sftp" -l agent-one -s cli-mcp-agents sftp
+  "$BIN/python" "$HERE/verify.py" agent-one agent-two -- ssh -F "$WORK/agent.config" cli-mcp-agents
+  "$BIN/python" "$HERE/verify.py" reviewer -- ssh -F "$WORK/reviewer.config" cli-mcp-agents
+  refused "a user name that no route admits" nobody cli-mcp-agents
+  refused "the agents' key for the reviewer" reviewer cli-mcp-agents
+  refused "forwarding" agent-one -W 127.0.0.1:22 cli-mcp-agents
+  refused "sftp" agent-one -s cli-mcp-agents sftp
   step "What the gateway has written down"
   kubectl -n "$NAMESPACE" logs deployment/cli-mcp-agents-ssh | grep '"event"' | tail -5
   echo "All of it works."
@@ -42,7 +43,7 @@ make_keys() {
     ssh-keygen -q -t ed25519 -N '' -C "$name@example.com" -f "$WORK/$name"
     kubectl -n "$NAMESPACE" create secret generic "$name-keys" --from-file=authorized_keys="$WORK/$name.pub"
   done
-  openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj "/CN=cli-mcp-agents" \
+  openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 90 -subj "/CN=cli-mcp-agents" \
     -addext "subjectAltName=DNS:cli-mcp-agents.$NAMESPACE.svc" \
     -keyout "$WORK/tls.key" -out "$WORK/tls.crt" 2>/dev/null
   kubectl -n "$NAMESPACE" create secret tls cli-mcp-agents-tls --cert="$WORK/tls.crt" --key="$WORK/tls.key"
@@ -61,23 +62,25 @@ forward() {
   return 1
 }
 
-# known_hosts and ssh_config from the instance's status; the keys go with the user names.
+# known_hosts and, for each key, an ssh_config, from the instance's status.
 configure_client() {
-  access=("$BIN/cli-mcp" ssh-config agents --namespace "$NAMESPACE" --host 127.0.0.1 --port "$PORT")
+  local access=("$BIN/cli-mcp" ssh-config agents --namespace "$NAMESPACE" --host 127.0.0.1 --port "$PORT")
   "${access[@]}" --format known-hosts | tee "$WORK/known_hosts"
-  {
-    printf 'Match user reviewer\n    IdentityFile %s\n' "$WORK/reviewer"
-    printf 'Host *\n    UserKnownHostsFile %s\n' "$WORK/known_hosts"
-    "${access[@]}" --format ssh-config --identity "$WORK/agent"
-  } | tee "$WORK/config"
+  for name in agent reviewer; do
+    {
+      "${access[@]}" --format ssh-config --identity "$WORK/$name"
+      printf '    UserKnownHostsFile %s\n' "$WORK/known_hosts"
+    } >"$WORK/$name.config"
+  done
+  cat "$WORK/agent.config"
 }
 
-# refused WHAT SSH-ARGUMENTS...: fails when the gateway grants it.
+# refused WHAT USERNAME SSH-ARGUMENTS...: fails when the gateway grants that to the agents' key.
 refused() {
-  local what=$1
-  shift
-  if ssh -F "$WORK/config" "$@" </dev/null >"$WORK/out" 2>"$WORK/err"; then
-    echo "$what was granted" >&2
+  local what=$1 username=$2
+  shift 2
+  if ssh -F "$WORK/agent.config" -l "$username" "$@" </dev/null >"$WORK/out" 2>"$WORK/err"; then
+    echo "granted, and should not be: $what" >&2
     return 1
   fi
   echo "refused, as it should be: $what ($(tail -1 "$WORK/err"))"
