@@ -47,6 +47,26 @@ def test_other_addresses_are_refused_with_the_reason(
     assert reason in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:2222", ("127.0.0.1", 2222)),
+        (":2222", ("127.0.0.1", 2222)),
+        ("[::]:22", ("::", 22)),
+        ("0.0.0.0:22", ("0.0.0.0", 22)),
+    ],
+)
+def test_ssh_may_listen_anywhere_since_it_is_made_for_networks(text: str, address: tuple[str, int]) -> None:
+    assert local.parse_arguments(["file", "--ssh", text]).ssh == address
+
+
+def test_without_the_option_there_is_no_ssh(capsys: pytest.CaptureFixture[str]) -> None:
+    assert local.parse_arguments(["file"]).ssh is None
+    with pytest.raises(SystemExit):
+        local.parse_arguments(["file", "--ssh", "2222"])
+    assert "no HOST:PORT" in capsys.readouterr().err
+
+
 def test_a_token_and_no_token_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         local.parse_arguments(["file", "--no-auth", "--token-file", "token"])

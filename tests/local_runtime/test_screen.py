@@ -11,6 +11,7 @@ import yaml
 from cli_mcp.api.document import load_instance
 from local_runtime import screen
 from local_runtime.screen import Access
+from ssh_gateway.access import Access as SshAccess
 from tests.e2e_local.harness import instance
 
 URL = "http://127.0.0.1:8080/mcp"
@@ -72,6 +73,19 @@ def test_what_can_be_reached_is_listed_and_nothing_is_said_to_be_nothing() -> No
 def test_fields_for_clusters_only_are_named(sandbox: dict[str, Any], expected: list[str]) -> None:
     parsed = load_instance(yaml.safe_dump(instance(**sandbox)))
     assert screen.unused_fields(parsed) == expected
+
+
+def test_ssh_is_named_when_it_is_served_and_as_unused_when_it_is_not() -> None:
+    document = instance()
+    document["spec"]["ssh"] = {"routes": [{"username": "alice", "authorizedKeysSecret": "keys"}]}
+    parsed = load_instance(yaml.safe_dump(document))
+    assert screen.unused_fields(parsed) == ["spec.ssh"]
+    assert screen.unused_fields(parsed, ssh_served=True) == []
+    ssh = SshAccess("demo", "127.0.0.1", 2222, "ssh-ed25519 AAAA", "SHA256:abc", "alice")
+    text = screen.first_screen(OPEN, reach=(), audit_file=Path("/a"), unused=(), ssh=ssh)
+    assert "127.0.0.1 port 2222, host key SHA256:abc" in text
+    assert "cli-mcp ssh-config demo" in text
+    assert "SSH" not in shown(OPEN)
 
 
 def test_the_call_line_runs_the_program_as_it_was_called() -> None:
