@@ -27,7 +27,7 @@ from cli_mcp.agent_api import (
     encode_run_request,
     tool_path,
 )
-from cli_mcp.execution import Outcome, ProgressCallback
+from cli_mcp.execution import ExecutionError, Outcome, ProgressCallback
 from cli_mcp.names import AGENT_PORT
 from mcp_server.agents import answers, reading
 from mcp_server.agents.agent import AgentAddress, AgentLost, AgentMisbehaved, AgentUnreachable, misbehaved
@@ -46,12 +46,13 @@ SILENCE_SECONDS = 30.0
 # How long a call waits for a container that is being started again.
 RESTART_SECONDS = 10.0
 _CANCEL_SECONDS = 3.0
-_HEALTH_SECONDS = 5.0
+_SMALL_SECONDS = 5.0
+_TOOL_CHUNKS = 1024
 _FIRST_POLL_SECONDS, _LAST_POLL_SECONDS = 0.01, 0.2
 _PROGRESS_BYTES_PER_SECOND = 16 * 1024
 
 _GET_HEALTH = AgentRequest("GET", HEALTH_PATH)
-_SMALL = AnswerLimits(2 * _HEALTH_SECONDS, _HEALTH_SECONDS, REFUSAL_LIMIT_BYTES)
+_SMALL = AnswerLimits(_SMALL_SECONDS, REFUSAL_LIMIT_BYTES)
 
 T = TypeVar("T")
 
@@ -62,13 +63,14 @@ class Signer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What is sent, again and again with the same `jti`, and what its answer may cost."""
+    """What is sent, again with the same `jti`, and what its answer may cost. `deadline` is of the loop."""
 
     agent: AgentAddress
     session_id: str
     path: str
     body: bytes = field(repr=False)
     limits: AnswerLimits
+    deadline: float
     jti: str = field(default_factory=lambda: secrets.token_hex(16))
 
 
@@ -93,7 +95,6 @@ class AgentClient:
     ) -> Outcome:
         """See SandboxAgent."""
         limits = AnswerLimits(
-            timeout_seconds + GRACE_SECONDS,
             SILENCE_SECONDS,
             EVENT_LIMIT_BYTES + REFUSAL_LIMIT_BYTES,
             _PROGRESS_BYTES_PER_SECOND,
@@ -101,7 +102,7 @@ class AgentClient:
             chunks_per_second=reading.PROGRESS_PER_SECOND,
         )
         body = encode_run_request(RunRequest(command, timeout_seconds))
-        call = _Call(agent, session_id, RUN_PATH, body, limits)
+        call = _Call(agent, session_id, RUN_PATH, body, limits, _from_now(timeout_seconds + GRACE_SECONDS))
         return await self._interruptible(call, reading.run_reader(on_progress))
 
     async def call_tool(
@@ -113,10 +114,10 @@ class AgentClient:
         timeout_seconds: float,
     ) -> Mapping[str, object]:
         """See SandboxAgent."""
-        limits = AnswerLimits(
-            timeout_seconds + GRACE_SECONDS, timeout_seconds + GRACE_SECONDS, BODY_LIMIT_BYTES, chunks=1024
-        )
-        call = _Call(agent, session_id, tool_path(name), json.dumps(arguments).encode(), limits)
+        seconds = timeout_seconds + GRACE_SECONDS
+        limits = AnswerLimits(seconds, BODY_LIMIT_BYTES, chunks=_TOOL_CHUNKS)
+        body = json.dumps(arguments).encode()
+        call = _Call(agent, session_id, tool_path(name), body, limits, _from_now(seconds))
         return await self._interruptible(call, reading.read_tool)
 
     async def wait_ready(self, agent: AgentAddress, deadline: float) -> None:
@@ -175,7 +176,8 @@ class AgentClient:
         headers = (("Authorization", f"Bearer {token}"), ("Content-Type", "application/json"))
         request = AgentRequest("POST", call.path, headers, call.body)
         async with self._connections.connection(agent, fresh=fresh) as connection:
-            answer = Answer(await connection.send(request, call.limits), connection, agent.pod_uid, boot)
+            head = await connection.send(request, call.limits, call.deadline)
+            answer = Answer(head, connection, agent.pod_uid, boot)
             if answer.status == 200:
                 return await read(answer)
             raise await reading.read_refusal(answer)
@@ -187,16 +189,18 @@ class AgentClient:
         if boot is None:
             return  # nothing was sent
         body = encode_cancel_request(CancelRequest(call.jti))
-        cancellation = _Call(call.agent, call.session_id, CANCEL_PATH, body, _SMALL)
+        cancellation = _Call(
+            call.agent, call.session_id, CANCEL_PATH, body, _SMALL, _from_now(_CANCEL_SECONDS)
+        )
         try:
             async with asyncio.timeout(_CANCEL_SECONDS):
                 await self._attempt(cancellation, boot, reading.read_empty, fresh=False)
-        except (ConnectFailed, ConnectionBroken, TimeoutError, WrongBoot, AgentMisbehaved, AgentUnreachable):
+        except (ConnectFailed, ConnectionBroken, TimeoutError, WrongBoot, ExecutionError):
             _log.info("pod %s could not be told to interrupt a command", call.agent.pod_uid)
 
     async def _learn_boot(self, agent: AgentAddress) -> str:
         """Raises AgentUnreachable when the agent is not ready soon."""
-        await self._poll_health(agent, asyncio.get_running_loop().time() + RESTART_SECONDS)
+        await self._poll_health(agent, _from_now(RESTART_SECONDS))
         return self._boots[agent.pod_uid]
 
     async def _poll_health(self, agent: AgentAddress, deadline: float) -> None:
@@ -221,7 +225,8 @@ class AgentClient:
         Raises ConnectFailed, ConnectionBroken, AgentMisbehaved.
         """
         async with self._connections.connection(agent) as connection:
-            answer = Answer(await connection.send(_GET_HEALTH, _SMALL), connection, agent.pod_uid)
+            head = await connection.send(_GET_HEALTH, _SMALL, _from_now(2 * _SMALL_SECONDS))
+            answer = Answer(head, connection, agent.pod_uid)
             health = await reading.read_health(answer)
         if answer.status == 503:
             return answers.printable(health.detail)
@@ -239,6 +244,10 @@ class AgentClient:
             self._on_error(name)
             _log.warning("the agent of pod %s: %s: %s", agent.pod_uid, name, error)
             raise
+
+
+def _from_now(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds
 
 
 _ERROR_NAMES: Mapping[type[Exception], str] = {

@@ -49,8 +49,8 @@ class AgentConnection(asyncio.Protocol):
         self._answering = False
         self._waiter: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport | None = None
-        self._started_at = 0.0
-        self._limits = AnswerLimits(0, 0, 0)
+        self._started_at = self._deadline = 0.0
+        self._limits = AnswerLimits(0, 0)
         self._bytes = self._chunks = Allowance(0, 0)
 
     @classmethod
@@ -98,9 +98,10 @@ class AgentConnection(asyncio.Protocol):
         self._ended = True
         self._transport_in_use.abort()
 
-    async def send(self, request: AgentRequest, limits: AnswerLimits) -> h11.Response:
-        """The head of the answer. Raises ConnectionBroken and AgentMisbehaved."""
-        self._start(limits)
+    async def send(self, request: AgentRequest, limits: AnswerLimits, deadline: float) -> h11.Response:
+        """The head of the answer, all of which must be here by `deadline` of the loop's clock.
+        Raises ConnectionBroken and AgentMisbehaved."""
+        self._start(limits, deadline)
         head = h11.Request(
             method=request.method,
             target=request.path,
@@ -135,9 +136,10 @@ class AgentConnection(asyncio.Protocol):
             raise misbehaved("trailers")
         self._finish()
 
-    def _start(self, limits: AnswerLimits) -> None:
+    def _start(self, limits: AnswerLimits, deadline: float) -> None:
         self._answering = True
         self._limits = limits
+        self._deadline = deadline
         self._started_at = asyncio.get_running_loop().time()
         self._chunks = Allowance(limits.chunks, limits.chunks_per_second)
         overhead = _CHUNK_OVERHEAD_BYTES
@@ -186,13 +188,12 @@ class AgentConnection(asyncio.Protocol):
 
     async def _wait(self) -> None:
         loop = asyncio.get_running_loop()
-        ends_at = self._started_at + self._limits.seconds
         self._waiter = loop.create_future()
         try:
-            async with asyncio.timeout_at(min(ends_at, loop.time() + self._limits.silence_seconds)):
+            async with asyncio.timeout_at(min(self._deadline, loop.time() + self._limits.silence_seconds)):
                 await self._waiter
         except TimeoutError:
-            if loop.time() >= ends_at:
+            if loop.time() >= self._deadline:
                 raise misbehaved("it takes longer than the command was given") from None
             raise ConnectionBroken from None
         finally:

@@ -1,4 +1,4 @@
-"""What one answer of an agent may cost: bytes, pieces and time. An honest agent never gets near."""
+"""What one answer of an agent may cost: bytes, pieces and silence. An honest agent never gets near."""
 
 from dataclasses import dataclass, field
 
@@ -19,10 +19,9 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class AnswerLimits:
-    """`seconds` for the whole answer, `silence_seconds` for each wait in it. `body_bytes` at once and
-    `body_bytes_per_second`, in at most `chunks` and `chunks_per_second`."""
+    """`silence_seconds` for each wait in it. `body_bytes` at once and `body_bytes_per_second`, in at most
+    `chunks` and `chunks_per_second`."""
 
-    seconds: float
     silence_seconds: float
     body_bytes: int
     body_bytes_per_second: int = 0

@@ -66,11 +66,12 @@ Answering = Callable[[Request, asyncio.StreamWriter], Awaitable[None]]
 
 @dataclass
 class FakeAgent:
-    """Health and cancellation are honest unless `health` says otherwise; `answer` answers the rest."""
+    """`health` and `cancellation` are honest unless given; `answer` answers the rest."""
 
     answer: Answering
     boot: str = BOOT
     health: bytes | None = None
+    cancellation: bytes = b""
     port: int = 0
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
@@ -95,7 +96,7 @@ class FakeAgent:
                     ready = encode_health(Health(AgentIdentity(POD_UID, self.boot)))
                     writer.write(self.health or with_length(200, ready))
                 elif request.path == CANCEL_PATH:
-                    writer.write(with_length(200, b"{}"))
+                    writer.write(self.cancellation or with_length(200, b"{}"))
                 else:
                     await self.answer(request, writer)
                 await writer.drain()

@@ -250,6 +250,27 @@ async def test_cancelling_a_run_interrupts_the_command(tmp_path: Path) -> None:
         assert agent.cancelled == [agent.runs[0].claims["jti"]]
 
 
+async def test_an_agent_that_cannot_be_told_to_interrupt_does_not_keep_a_call_from_ending(
+    tmp_path: Path,
+) -> None:
+    started = asyncio.Event()
+
+    async def never_end(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunk(ACCEPTED))
+        started.set()
+        await writer.drain()
+        await asyncio.sleep(60)
+
+    full = refusal(RefusalKind.TOO_MANY_CONNECTIONS)
+    async with running(FakeAgent(never_end, cancellation=full)) as agent:
+        call = asyncio.create_task(run(client_of(agent, tmp_path)))
+        await started.wait()
+        call.cancel()
+        await asyncio.wait([call], timeout=10)
+        assert call.cancelled()
+        assert agent.cancelled
+
+
 async def test_a_typed_tool_gives_its_object(tmp_path: Path) -> None:
     result = with_length(200, encode_tool_answer(ToolResult({"entries": ["a"]})))
     failure = with_length(200, encode_tool_answer(Failure(FailureKind.INVALID, "no such file")))

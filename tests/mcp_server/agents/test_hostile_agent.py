@@ -222,6 +222,25 @@ async def test_an_answer_in_drips_ends_with_the_commands_time(
                 await run(client, timeout_seconds=0.2)
 
 
+async def test_an_agent_that_breaks_its_connection_gets_no_more_time_by_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "GRACE_SECONDS", 0.5)
+
+    async def break_late(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunk(ACCEPTED))
+        await writer.drain()
+        await asyncio.sleep(0.7 if len(agent.runs) == 1 else 60)
+        writer.transport.abort()
+
+    async with running(FakeAgent(break_late)) as agent:
+        client, started = client_of(agent, tmp_path), time.monotonic()
+        with pytest.raises(AgentMisbehaved, match="longer"):
+            await run(client, timeout_seconds=0.5)
+        assert len(agent.runs) == 2
+        assert time.monotonic() - started < 10
+
+
 async def test_an_agent_that_falls_silent_is_asked_once_more_and_then_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
