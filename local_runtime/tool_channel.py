@@ -7,6 +7,7 @@ waits, in bounded memory, and what is not exactly an answer to it ends all calls
 import asyncio
 import json
 import os
+import select
 from collections.abc import Mapping
 
 from cli_mcp import strict_json
@@ -47,12 +48,17 @@ class ToolChannel:
         self._waiting: dict[int, asyncio.Future[Mapping[str, object]]] = {}
         self._ready: asyncio.Future[None] | None = None
         self._number = 0
-        self.gone = False
-        """Whether nothing is at the other end any more."""
         self._closed = False
         self._sending = asyncio.Lock()
         for fd in (requests, answers):
             os.set_blocking(fd, False)
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing is at the other end any more."""
+        poll = select.poll()
+        poll.register(self._answers, 0)
+        return any(event & select.POLLHUP for _, event in poll.poll(0))
 
     async def call(
         self, name: str, arguments: Mapping[str, object], timeout_seconds: float
@@ -117,7 +123,6 @@ class ToolChannel:
                 except BlockingIOError:
                     await self._writable()
                 except BrokenPipeError:
-                    self.gone = True
                     raise SandboxUnavailable(_GONE) from None
 
     async def _writable(self) -> None:
@@ -133,7 +138,7 @@ class ToolChannel:
         """Read while somebody waits: whoever floods the pipe otherwise waits himself."""
         if self._closed:
             return
-        if self._waiting and not self.gone:
+        if self._waiting:
             self._loop.add_reader(self._answers, self._read)
         else:
             self._loop.remove_reader(self._answers)
@@ -158,7 +163,7 @@ class ToolChannel:
         except BlockingIOError:
             return
         if not data:
-            self.gone = True
+            self._loop.remove_reader(self._answers)  # or it would be readable for ever
             self._fail(SandboxUnavailable(_GONE))
             return
         *lines, rest = (bytes(self._buffer) + data).split(b"\n")

@@ -1,7 +1,8 @@
-"""The typed tools through MCP, in real sandboxes: what they do, and that nothing leads out of the workspace."""
+"""The typed tools through MCP, in real sandboxes: what they do, and that no path leads out."""
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import requests
@@ -40,7 +41,7 @@ def test_files_are_written_read_listed_moved_and_deleted(server: Server) -> None
 
 
 # What a shell in the sandbox makes, and what a tool is asked for then. None of it may work.
-ESCAPES = [
+ESCAPES: list[tuple[str, str, dict[str, Any]]] = [
     ("true", "read_file", {"path": "/etc/passwd"}),
     ("true", "read_file", {"path": "../etc/passwd"}),
     ("true", "read_file", {"path": "/workspace/../etc/passwd"}),
@@ -116,7 +117,7 @@ def test_a_process_survives_its_client_and_keeps_its_exit_code(server: Server) -
     command = "for i in 1 2 3; do echo $i; sleep 0.3; done; exit 7"
     ok(server.tool("proc", "process_start", name="job", command=command))
     first = ok(server.tool("proc", "tail_log", name="job", offset=0, follow=20))
-    with pytest.raises(requests.exceptions.ReadTimeout):  # a client that is gone in the middle of a call
+    with pytest.raises(requests.exceptions.RequestException):  # a client that is gone in the middle of a call
         waiting = _request("shell_exec", command="sleep 30")
         requests.post(server.url, json=waiting, headers=server.headers("proc"), timeout=0.5)
     text, offset = first.structured["content"], first.structured["next_offset"]
@@ -170,7 +171,10 @@ def test_the_tools_come_back_when_the_sandbox_kills_them(server: Server, kill: s
     session = f"kill-{len(kill)}"
     ok(server.tool(session, "write_file", path="file", content="kept"))
     server.call(session, f"export VARIABLE=kept; {kill}; true")
-    assert ok(server.tool(session, "read_file", path="file")).structured["content"] == "kept"
+    # A call that comes before the death was noticed says that it may not have taken effect.
+    answers = [server.tool(session, "read_file", path="file") for _ in range(2)]
+    assert ok(answers[-1]).structured["content"] == "kept"
+    assert not answers[0].is_error or "was killed" in answers[0].text
     assert server.call(session, "echo $VARIABLE").stdout == "kept\n"
 
 

@@ -20,7 +20,7 @@ from tests.sandbox_agent.tools.conftest import SECRET
 LINES = "".join(f"line {number}\n" for number in range(10))
 
 
-def read(root: Root, path: str = "file", **arguments: Any) -> dict[str, Any]:
+def read(root: Root, path: str = "file", /, **arguments: Any) -> dict[str, Any]:
     return files.read_file(root, path=path, **arguments)
 
 

@@ -32,7 +32,8 @@ async def ended(table: ProcessTable, name: str) -> dict[str, Any]:
 
 async def whole_log(table: ProcessTable, name: str) -> str:
     """Read as a client does: piece by piece until the process has ended and there is no more."""
-    text, offset = "", 0
+    text: str = ""
+    offset = 0
     async with asyncio.timeout(30):
         while True:
             piece = await table.tail(name=name, offset=offset, follow=5)
@@ -183,6 +184,7 @@ async def test_closing_ends_all(root: Root) -> None:
 
 
 async def test_tail_takes_one_source(table: ProcessTable) -> None:
-    for arguments in ({}, {"name": "p", "path": "x"}):
+    sources: list[dict[str, Any]] = [{}, {"name": "p", "path": "x"}]
+    for arguments in sources:
         with pytest.raises(ToolFailed, match="either"):
             await table.tail(**arguments)
