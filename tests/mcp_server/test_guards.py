@@ -5,7 +5,17 @@ from dataclasses import replace
 import pytest
 from starlette.datastructures import Headers
 
-from mcp_server.authentication import Action, Caller, Forbidden, NoAuthentication, StaticToken
+from mcp_server.authentication import (
+    Action,
+    AuthenticationError,
+    AuthenticationUnavailable,
+    Caller,
+    Forbidden,
+    NoAuthentication,
+    StaticToken,
+    TooManyFailures,
+    Unauthenticated,
+)
 from mcp_server.guards import Refusal, check_host, check_origin
 from mcp_server.settings import ServerSettings
 from tests.mcp_server.fake_backend import TOKEN, RunningServer, running_server
@@ -185,6 +195,29 @@ async def test_an_authenticator_hears_the_token_and_what_the_caller_wants() -> N
         assert answer.json() == {"error": "You may read, not call."}
     actions = [Action.CALL, Action.END_SESSION, Action.READ_METRICS]
     assert heard == [(TOKEN, action, "127.0.0.1") for action in actions]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "header"),
+    [
+        (Unauthenticated("Who?"), 401, "www-authenticate"),
+        (Forbidden("No."), 403, None),
+        (TooManyFailures("Later."), 429, "retry-after"),
+        (AuthenticationUnavailable("Later."), 503, "retry-after"),
+    ],
+)
+async def test_each_refusal_of_a_caller_has_its_status(
+    error: AuthenticationError, status: int, header: str | None
+) -> None:
+    class Refusing:
+        async def authenticate(self, token: str | None, action: Action, client_address: str) -> Caller:
+            raise error
+
+    async with running_server(authenticator=Refusing()) as server, server.http() as http:
+        answer = await http.post("/mcp", content=PING)
+        assert (answer.status_code, answer.json()) == (status, {"error": str(error)})
+        assert header is None or header in answer.headers
+        assert (await http.get("/live")).status_code == 200
 
 
 @pytest.mark.parametrize("header", ["Origin: http://localhost", f"Authorization: Bearer {TOKEN}"])
