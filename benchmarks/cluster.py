@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import re
 import statistics
 import tempfile
@@ -65,12 +66,11 @@ class Timeline:
 
     def see(self, pod: Pod, now: float) -> None:
         labels, status = pod["metadata"].get("labels", {}), pod.get("status", {})
-        containers = [it["state"] for it in status.get("containerStatuses", ())]
+        states = [it["state"] for it in status.get("containerStatuses", ())]
         reached = {
             "created": True,
             "scheduled": bool(pod["spec"].get("nodeName")),
-            "running": bool(status.get("podIP"))
-            and all("running" in it["state"] for it in containers or [{}]),
+            "running": any("running" in state for state in states),
             "active": labels.get(names.LABEL_STATE) == names.STATE_ACTIVE,
         }
         for moment in (name for name, is_so in reached.items() if is_so):
@@ -302,6 +302,7 @@ def main() -> None:
         with in_cluster() as api:
             kube = KubeClient(api.url, instance.namespace)
             rows += measure_cold_starts(instance, kube, arguments.cold_starts)
+    print(f"From a machine with {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n")
     width = max(len(row.name) for row in rows)
     values = max(len(row.values) for row in rows)
     for row in rows:

@@ -110,6 +110,31 @@ class Instance(Cluster):
             if it["metadata"]["labels"].get(names.LABEL_SESSION_ID) == session
         ]
 
+    def make_stray_pod(self, name: str) -> None:
+        """A pod that is no part of the instance, with the tools of the sandbox image; it is Ready then."""
+        confined = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        container = {
+            "name": "stray",
+            "image": os.environ["E2E_SANDBOX_IMAGE"],
+            "command": ["sleep", "3600"],
+            "resources": {"requests": {"cpu": "1m", "memory": "16Mi"}},
+            "securityContext": confined,
+        }
+        spec = {
+            "containers": [container],
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 0,
+            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        }
+        apply({"apiVersion": "v1", "kind": "Pod", "metadata": self._metadata(name), "spec": spec})
+        kubectl("-n", self.namespace, "wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s")
+
+    def connects(self, pod: str, address: str, port: int) -> bool:
+        """Whether a pod that has bash gets a TCP connection, within 3 s."""
+        command = f"exec 3<>/dev/tcp/{address}/{port} && echo open"
+        program = ("exec", pod, "--", "timeout", "3", "bash", "-c", command)
+        return kubectl("-n", self.namespace, *program, check=False) == "open\n"
+
     def _metadata(self, name: str) -> Object:
         return {"name": name, "namespace": self.namespace}
 
