@@ -142,7 +142,9 @@ class SessionPods:
             self._on_event("retired")
 
     def count_sessions(self) -> int:
-        return len({pod.session_id for pod in self._cache if pod.live and pod.session_id})
+        return len(
+            {pod.session_id for pod in self._cache if pod.live and pod.session_id and self._is_ours(pod)}
+        )
 
     def warm(self) -> list[SandboxPod]:
         config = self._configuration.current

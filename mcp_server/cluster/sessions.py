@@ -6,7 +6,7 @@ of a session whose pod is known makes no request to the Kubernetes API.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -146,6 +146,11 @@ class PodSessions:
             return Readiness(False, "the Kubernetes API has not been read yet")
         closed = self._stale_because() or self._configuration.closed_because()
         return Readiness(True, f"no new sessions: {closed}") if closed else Readiness(True)
+
+    def tool_groups(self) -> Collection[str]:
+        """What the instance offers now; nothing while that is not known."""
+        current = self._configuration.current
+        return current.tools if current is not None else ()
 
     def session_count(self) -> int:
         return self._sessions.count_sessions()

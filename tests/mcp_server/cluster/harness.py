@@ -21,7 +21,7 @@ from tests.kube import controllers
 from tests.kube.server import Server
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from tests.kube.objects import Object
 
@@ -46,13 +46,12 @@ def outcome(text: str = "", *, shell_restarted: bool = False) -> Outcome:
 
 @dataclass
 class Agents:
-    """The agents of all pods. `command` stands for the shell; what it returns or raises is the outcome.
+    """The agents of all pods; a command's output is the uid of its pod.
 
-    The command `wait` runs until `released` is set or it is cancelled.
+    The command `wait` runs until `released` is set or it is cancelled; `in a new shell` says so.
     """
 
     world: World
-    command: Callable[[AgentAddress, str], Awaitable[Outcome]] | None = None
     ready: Callable[[AgentAddress], bool] = lambda agent: True
     runs: list[tuple[str, str, str]] = field(default_factory=list)
     """(uid of the pod, session, command) of each command."""
@@ -62,6 +61,12 @@ class Agents:
     interrupted: list[str] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     released: asyncio.Event = field(default_factory=asyncio.Event)
+    failures: list[Exception] = field(default_factory=list)
+    failing_for_ever: bool = False
+
+    def fail_with(self, error: Exception, *, once: bool = False) -> None:
+        self.failures = [error]
+        self.failing_for_ever = not once
 
     async def run(
         self,
@@ -80,11 +85,11 @@ class Agents:
         self.runs.append((agent.pod_uid, session_id, command))
         self.running[command] += 1
         try:
-            if self.command is not None:
-                return await self.command(agent, command)
+            if self.failures:
+                raise self.failures[0] if self.failing_for_ever else self.failures.pop()
             if command == "wait":
                 await self.released.wait()
-            return outcome(agent.pod_uid)
+            return outcome(agent.pod_uid, shell_restarted=command == "in a new shell")
         except asyncio.CancelledError:
             self.interrupted.append(command)
             raise

@@ -14,8 +14,6 @@ from cli_mcp import names
 from cli_mcp.execution import ExecutionError, SandboxUnavailable
 from mcp_server.backend import SessionState
 from mcp_server.cluster import finding
-from tests.hooks.world import NAMESPACE
-from tests.kube import controllers
 from tests.mcp_server.cluster.harness import call, cluster, eventually, pod_of, session
 
 if TYPE_CHECKING:
@@ -85,7 +83,7 @@ async def test_writes_whose_answers_are_lost_make_no_second_pod() -> None:
         assert demo.agents.broken_rules == []
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 async def test_lives_of_sessions_among_crashes_expiries_and_lost_answers(seed: int) -> None:
     """Replicas die and come back, answers get lost, the hooks expire what is idle and refill the pool."""
     chance = random.Random(seed)
@@ -171,19 +169,6 @@ class TestSilence:
             started = asyncio.get_running_loop().time()
             await call(server, session("s"))
             assert asyncio.get_running_loop().time() - started >= 2
-
-    async def test_a_restarted_api_server_that_has_forgotten_the_revision_is_listed_again(self) -> None:
-        async with faulty_cluster() as (demo, faults, url):
-            server = await demo.replica(url)
-            faults.refuse = lambda request: web.Response(status=503) if "watch" in request.query else None
-            for task in [task for task in asyncio.all_tasks() if "Faults.handle" in repr(task)]:
-                task.cancel()
-            name = next(iter(demo.world.pods()))
-            demo.world.api.delete("pods", NAMESPACE, name)
-            controllers.end_terminating_pods(demo.world.api)
-            demo.world.api.storage.compact()
-            faults.refuse = lambda request: None
-            await eventually(lambda: server.warm_count() == 1)
 
 
 class TestActivity:

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cli_mcp import names
-from cli_mcp.execution import NotSessionOwner, SandboxUnavailable, SessionEnded
+from cli_mcp.execution import ExecutionError, NotSessionOwner, SandboxUnavailable, SessionEnded
+from mcp_server.agents.agent import AgentLost, AgentUnreachable
 from mcp_server.backend import SessionState
+from mcp_server.cluster import commands, finding
 from tests.hooks.world import NAMESPACE
 from tests.kube import controllers
 from tests.kube.clock import timestamp
-from tests.mcp_server.cluster.harness import call, cluster, eventually, outcome, pod_of, session
+from tests.mcp_server.cluster.harness import call, cluster, eventually, pod_of, session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from mcp_server.agents.agent import AgentAddress
+    from mcp_server.audit import CallRecord
     from mcp_server.cluster.sessions import PodSessions
     from tests.mcp_server.cluster.harness import Cluster
 
@@ -113,9 +115,8 @@ async def test_a_pod_that_is_made_is_claimed_from_birth(demo: Cluster, server: P
     assert (await waiting).session is SessionState.NEW
 
 
-@pytest.mark.parametrize("pool", [0, 30])
-async def test_two_hundred_sessions_opened_at_two_replicas_each_get_one_pod_each(pool: int) -> None:
-    async with cluster(pool) as demo, demo.starting_pods():
+async def test_two_hundred_sessions_opened_at_two_replicas_each_get_one_pod_each() -> None:
+    async with cluster(pool=20) as demo, demo.starting_pods():
         replicas = [await demo.replica() for _ in range(3)]
         keys = [session(f"s{number}") for number in range(200)]
         calls = [
@@ -214,10 +215,6 @@ class TestWhatIsLost:
     async def test_a_container_that_ran_out_of_memory_is_named_in_the_next_result(
         self, demo: Cluster, server: PodSessions
     ) -> None:
-        async def restarted(agent: AgentAddress, command: str) -> object:
-            return outcome(agent.pod_uid, shell_restarted=command == "after")
-
-        demo.agents.command = restarted  # type: ignore[assignment]
         await call(server, session("s"))
         [pod] = demo.pods_of("s")
         killed = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-01T00:00:02Z"}
@@ -227,18 +224,112 @@ class TestWhatIsLost:
             "state": {"running": {}},
             "lastState": {"terminated": killed},
         }
-        demo.world.api.update(
-            {**pod, "status": {**pod["status"], "containerStatuses": [container]}}, "status"
+        with_restart = {**pod["status"], "containerStatuses": [container]}
+        asyncio.get_running_loop().call_later(
+            0.1, demo.world.api.update, {**pod, "status": with_restart}, "status"
         )
-        await asyncio.sleep(0.1)
-        told = (await call(server, session("s"), "after")).outcome.notes
+        demo.agents.fail_with(AgentLost("the connection broke"), once=True)
+        with pytest.raises(ExecutionError, match=r"container ended out of memory \(OOMKilled"):
+            await call(server, session("s"))
+        told = (await call(server, session("s"), "in a new shell")).outcome.notes
         [note] = told
         assert "out of memory (OOMKilled" in note
         assert "2026-01-01T00:00:02Z" in note
-        assert (await call(server, session("s"), "after")).outcome.notes == ()
+        assert (await call(server, session("s"), "in a new shell")).outcome.notes == ()
+
+
+class TestAgents:
+    async def test_an_agent_that_cannot_be_reached_is_asked_again_after_a_look_at_its_pod(
+        self, demo: Cluster, server: PodSessions
+    ) -> None:
+        await call(server, session("s"))
+        demo.agents.fail_with(AgentUnreachable("nobody there"), once=True)
+        mark = demo.mark()
+        assert (await call(server, session("s"))).session is SessionState.CONTINUED
+        assert demo.requests_since(mark) == ["list pods"]
+
+    async def test_an_agent_that_stays_unreachable_is_an_error_in_its_own_words(
+        self, demo: Cluster, server: PodSessions
+    ) -> None:
+        demo.agents.fail_with(AgentUnreachable("the sandbox refuses: it serves another session"))
+        with pytest.raises(AgentUnreachable, match="it serves another session"):
+            await call(server, session("s"))
+
+    async def test_a_command_whose_connection_breaks_is_never_run_again(
+        self, demo: Cluster, server: PodSessions, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(commands, "_EXPLANATION_SECONDS", 0.1)
+        demo.agents.fail_with(AgentLost("what became of it is unknown"))
+        with pytest.raises(AgentLost, match="unknown"):
+            await call(server, session("s"))
+        assert len(demo.agents.runs) == 1
+
+    async def test_a_connection_that_breaks_since_the_pod_goes_is_the_end_of_the_session(
+        self, demo: Cluster, server: PodSessions
+    ) -> None:
+        await call(server, session("s"))
+        [pod] = demo.pods_of("s")
+        demo.agents.fail_with(AgentLost("broken"), once=True)
+        asyncio.get_running_loop().call_later(
+            0.1, demo.world.api.delete, "pods", NAMESPACE, pod["metadata"]["name"]
+        )
+        with pytest.raises(SessionEnded, match="its sandbox was deleted"):
+            await call(server, session("s"))
+
+    async def test_typed_tools_are_called_in_the_sessions_pod(
+        self, demo: Cluster, server: PodSessions
+    ) -> None:
+        first = await server.call_tool(session("s"), "read_file", {"path": "a"}, 10)
+        second = await server.call_tool(session("s"), "read_file", {"path": "b"}, 10)
+        assert first.result == {"name": "read_file", "path": "a"}
+        assert (first.session, second.session) == (SessionState.NEW, SessionState.CONTINUED)
+
+    async def test_each_call_that_reached_a_pod_is_recorded(self, demo: Cluster) -> None:
+        calls: list[CallRecord] = []
+        events: list[str] = []
+        server = await demo.replica(on_call=calls.append, on_event=events.append)
+        ran = await call(server, session("s"))
+        await server.end(session("s"), delete_workspace=False)
+        [record] = calls
+        assert (record.owner, record.session_id, record.pod_uid) == ("somebody", "s", pod_of(ran))
+        assert record.pod_ip.startswith("10.244.")
+        assert events == ["claimed", "retired"]
+
+    async def test_a_pod_that_somebody_planted_gets_no_command(
+        self, demo: Cluster, server: PodSessions
+    ) -> None:
+        [name, _] = sorted(demo.world.pods())
+        planted = demo.world.get("pods", name)
+        labels = {names.LABEL_SESSION_ID: "s", names.LABEL_STATE: names.STATE_ACTIVE}
+        metadata = {
+            "name": "planted",
+            "namespace": NAMESPACE,
+            "labels": {**planted["metadata"]["labels"], **labels},
+            "annotations": {
+                names.ANNOTATION_SESSION_OWNER: "somebody",
+                names.ANNOTATION_STARTED: "2026-01-01T00:00:00Z",
+                names.ANNOTATION_LAST_ACTIVITY: timestamp(demo.world.clock()),
+            },
+        }
+        container = {"name": "sandbox", "image": "example.com/trap:1"}
+        spec = {"containers": [container], "serviceAccountName": "default"}
+        made = demo.world.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        demo.start_pods()
+        await eventually(lambda: server._cache.usable("s") is not None)
+        assert server.session_count() == 0
+        assert pod_of(await call(server, session("s"))) != made["metadata"]["uid"]
 
 
 class TestRefusals:
+    async def test_a_server_that_has_read_nothing_yet_is_not_ready(
+        self, demo: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(finding, "FIND_SECONDS", 0.3)
+        async with demo.temporary_replica("http://127.0.0.1:1") as server:
+            assert not server.readiness().ready
+            with pytest.raises(SandboxUnavailable, match="no sandbox could be had"):
+                await asyncio.wait_for(call(server, session("s")), 60)
+
     async def test_a_closed_gate_refuses_new_sessions_and_serves_the_others(
         self, demo: Cluster, server: PodSessions
     ) -> None:
