@@ -150,9 +150,9 @@ def listen_address(text: str) -> tuple[str, int]:
 
 def ssh_address(text: str) -> tuple[str, int]:
     """Any address of this machine and a port: SSH is made for networks. Raises argparse.ArgumentTypeError."""
-    host, _, port = text.rpartition(":")
+    host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not port.isdecimal() or int(port) > 65535:
+    if not colon or not port.isdecimal() or int(port) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is no HOST:PORT")
     return host or "127.0.0.1", int(port)
 
@@ -250,11 +250,10 @@ async def _serve_sessions(
     authenticator: Authenticator = NoAuthentication() if token is None else StaticToken(token)
     reach = egress.reach.described()
     settings = ServerSettings(
-        tools=instance.spec.tools,
         egress_hint=screen.egress_hint(reach),
         allowed_hosts=LOOPBACK_HOSTS | {arguments.host},
     )
-    app = build_app(sessions, settings, authenticator, registry)
+    app = build_app(sessions, settings, authenticator, registry, tools=lambda: instance.spec.tools)
     stop, stop_now = _signals()
 
     def announce(port: int) -> None:

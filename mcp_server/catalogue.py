@@ -1,6 +1,7 @@
 """The tools that a server can offer, by group as `spec.tools` names them."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
 
 from mcp_server.bash import Bash
 from mcp_server.file_tools import FILE_TOOLS
@@ -10,6 +11,16 @@ from mcp_server.tool import HTTP_SESSION_HINT
 from mcp_server.tool_calls import Tool
 
 ALL_GROUPS = ("bash", "files", "processes")
+
+
+Groups = Callable[[], Collection[str]]
+"""The groups that are on offer now: an instance may be changed while its server runs."""
+Offer = Callable[[], Mapping[str, Tool]]
+"""The tools that are on offer now, by name, always in the same order."""
+
+
+def bash_alone() -> Collection[str]:
+    return ("bash",)
 
 
 def catalogue(
@@ -25,3 +36,9 @@ def catalogue(
         "processes": (ShellExec(), *PROCESS_TOOLS),
     }
     return {tool.definition.name: tool for group in ALL_GROUPS if group in groups for tool in members[group]}
+
+
+def offer(groups: Groups, egress_hint: str) -> Offer:
+    """The tools of whatever groups are on offer at the time."""
+    known = cache(lambda now: catalogue(now, egress_hint))
+    return lambda: known(frozenset(groups()))

@@ -230,6 +230,7 @@ async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
                     authenticator,
                     registry,
                     notice=lambda: certificate.problem if certificate else "",
+                    tools=sessions.tool_groups,
                 ),
                 arguments.host,
                 arguments.port,

@@ -1,6 +1,5 @@
 """What an operator may choose about the MCP server; everything has a default that is safe on loopback."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 # The names of this machine on its loopback interface, as a Host or Origin header has them.
@@ -9,15 +8,13 @@ LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """`tools` are the groups of mcp_server.catalogue on offer. `egress_hint` is one sentence for the model:
-    what a command can reach over the network.
+    """`egress_hint` is one sentence for the model: what a command can reach over the network.
 
     `allowed_hosts` are the names, without port, that a Host header may have; None accepts any, for a server
     behind a load balancer of unknown name. A browser's Origin must be one of `allowed_origins`
     (scheme://host[:port]) or on one of `allowed_hosts`.
     """
 
-    tools: Collection[str] = ("bash",)
     egress_hint: str = "There is no network: nothing outside the sandbox can be reached."
     allowed_hosts: frozenset[str] | None = LOOPBACK_HOSTS
     allowed_origins: frozenset[str] = frozenset()

@@ -1,7 +1,7 @@
 """The SDK's server object with our tools, for any transport: HTTP requests or the stdio of one connection."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from mcp import types
@@ -11,10 +11,10 @@ from mcp.shared.exceptions import MCPError
 
 from cli_mcp import __version__
 from mcp_server.backend import SessionKey
-from mcp_server.tool import TOOL_NAME
-from mcp_server.tool_calls import ProgressReport, Tool, ToolCalls
+from mcp_server.catalogue import Offer
+from mcp_server.tool_calls import ProgressReport, ToolCalls
 
-_TOOLS_TTL_MS = 3_600_000
+_TOOLS_TTL_MS = 300_000
 # Their DEBUG has whole messages, hence commands and output, and their INFO a line about each request.
 _TALKATIVE_LOGGERS = ("mcp", "sse_starlette")
 
@@ -22,30 +22,28 @@ SessionOf = Callable[[ServerRequestContext[Any, Any]], SessionKey]
 """The session that a request is for. Raises InvalidCall, which becomes a tool error."""
 
 
-def tool_server(
-    calls: ToolCalls, tools: Mapping[str, Tool], session_of: SessionOf, which_sandbox: str
-) -> Server[Any]:
-    """A server of `tools`, by name, whose calls run in the session that `session_of` tells.
+def tool_server(calls: ToolCalls, tools: Offer, session_of: SessionOf, which_sandbox: str) -> Server[Any]:
+    """A server of `tools`, whose calls run in the session that `session_of` tells.
 
     `which_sandbox` says in one sentence, for the instructions to a client, which that is.
     """
-    definitions = {name: tool.definition for name, tool in tools.items()}
     for name in _TALKATIVE_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
 
     async def list_tools(
         context: ServerRequestContext[Any, Any], params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(
-            tools=[*definitions.values()], ttl_ms=_TOOLS_TTL_MS, cache_scope="public"
-        )
+        definitions = [tool.definition for tool in tools().values()]
+        return types.ListToolsResult(tools=definitions, ttl_ms=_TOOLS_TTL_MS, cache_scope="public")
 
     async def call_tool(
         context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        tool = tools.get(params.name)
+        offered = tools()
+        tool = offered.get(params.name)
         if tool is None:
-            raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: there is {_listed(tools)}.")
+            names = ", ".join(f"`{name}`" for name in offered)
+            raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool. There is {names}.")
         return await calls.call(
             tool,
             session_of=lambda: session_of(context),
@@ -63,29 +61,23 @@ def tool_server(
         """
         calls.cancel(lambda: session_of(context), params.request_id)
 
+    def input_schema(name: str) -> dict[str, Any] | None:
+        tool = tools().get(name)
+        return tool.definition.input_schema if tool is not None else None
+
     server: Server[Any] = Server(
         "cli-mcp",
         version=__version__,
         title="Sandboxed bash",
-        instructions=f"{_offer(tools)} {which_sandbox}",
+        instructions=f"Tools that work in one sandbox, which stays between calls. {which_sandbox}",
         on_list_tools=list_tools,
         on_call_tool=call_tool,
-        get_tool_input_schema=lambda name: definitions[name].input_schema if name in definitions else None,
+        get_tool_input_schema=input_schema,
     )
     # The SDK brings a tracing middleware: a fifth of a call's cost, with no exporter to send to.
     server.middleware.clear()
     server.add_notification_handler("notifications/cancelled", types.CancelledNotificationParams, cancelled)
     return server
-
-
-def _offer(tools: Mapping[str, Tool]) -> str:
-    if tools.keys() == {TOOL_NAME}:
-        return f"One tool, `{TOOL_NAME}`: a persistent shell in a sandbox."
-    return f"Tools that work in one sandbox: {_listed(tools)}."
-
-
-def _listed(tools: Mapping[str, Tool]) -> str:
-    return ", ".join(f"`{name}`" for name in tools)
 
 
 def _progress_report(context: ServerRequestContext[Any, Any]) -> ProgressReport | None:

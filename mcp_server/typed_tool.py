@@ -7,6 +7,7 @@ Results come from a sandbox that may lie: what does not fit the model is not pas
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Generic, TypeVar
 
 from mcp import types
@@ -68,7 +69,7 @@ class TypedTool(Generic[A, R]):
     annotations: types.ToolAnnotations
     call_seconds: Callable[[A], float] = lambda arguments: _CALL_SECONDS
 
-    @property
+    @cached_property
     def definition(self) -> types.Tool:
         output = schema(self.result)
         output["properties"]["session"] = _SESSION_SCHEMA

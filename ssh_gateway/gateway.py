@@ -20,7 +20,7 @@ from ssh_gateway.admission import Admission, Limits, Refusal
 from ssh_gateway.audit import Event, SshAuditSink, SshRecord
 from ssh_gateway.authorization import Authorizer
 from ssh_gateway.authorized_keys import Address
-from ssh_gateway.channel import ConnectionClosed, LineTooLong, StdioChannel
+from ssh_gateway.channel import ConnectionClosed, StdioChannel, UnusableLine
 from ssh_gateway.connection import Connection, Policy, peer_address, server_options
 from ssh_gateway.host_key import HostKey
 from ssh_gateway.routes import session_key
@@ -40,10 +40,12 @@ SESSION_HINT = "The session is that of the user name of the SSH login; another n
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """`first_message_seconds` is how long a session may be open before its first message: what speaks
-    something else than MCP, such as scp of old, would wait for us as we for it."""
+    """`large_messages` may arrive at the same time, the others wait. `first_message_seconds` is how long a
+    session may be open before its first message: what speaks something else than MCP, such as scp of old,
+    would wait for us as we for it."""
 
     max_line_bytes: int = 4 * 1024 * 1024
+    large_messages: int = 16
     first_message_seconds: float = 60.0
 
 
@@ -71,7 +73,14 @@ class Gateway:
         self._audit = audit
         self._settings = settings
         self._options = server_options(host_key.key, limits)
-        self._policy = Policy(authorizer, limits, audit, settings.max_line_bytes, self._start_session)
+        self._policy = Policy(
+            authorizer,
+            limits,
+            audit,
+            settings.max_line_bytes,
+            asyncio.Semaphore(settings.large_messages),
+            self._start_session,
+        )
         self._admission = Admission(limits, time.monotonic)
         self._connections: set[Connection] = set()
         self._sessions: dict[asyncio.Task[None], StdioChannel] = {}
@@ -199,7 +208,7 @@ class Gateway:
             channel.finish_reading()
         assert connection.username is not None
         key = session_key(connection.username)
-        server = tool_server(self._tool_calls, self._tools, lambda context: key, SESSION_HINT)
+        server = tool_server(self._tool_calls, lambda: self._tools, lambda context: key, SESSION_HINT)
         silence = asyncio.get_running_loop().call_later(
             self._settings.first_message_seconds, _end_silence, channel
         )
@@ -208,8 +217,8 @@ class Gateway:
             with self._hold(key):
                 await _unless_closed(channel, serve_lines(server, channel))
             status = 0
-        except LineTooLong as error:
-            connection.record(Event.REFUSED_REQUEST, "a message without an end")
+        except UnusableLine as error:
+            connection.record(Event.REFUSED_REQUEST, str(error))
             channel.write_note(f"cli-mcp: {error}\n")
         except ConnectionClosed:
             pass  # then nobody waits for the exit status either

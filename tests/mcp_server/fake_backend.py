@@ -1,7 +1,7 @@
 """A backend without sandboxes, and a server in front of it on a real socket."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -140,11 +140,12 @@ async def running_server(
     authenticator: Authenticator | None = None,
     *,
     drain_seconds: float = 10,
+    tools: Sequence[str] = ("bash",),
 ) -> AsyncIterator[RunningServer]:
     backend = backend or FakeBackend()
     # Progress is quicker than in real life, so that tests need not wait for it.
     settings = settings or replace(ServerSettings(), progress_interval_seconds=0.1)
-    app = build_app(backend, settings, authenticator or StaticToken(TOKEN))
+    app = build_app(backend, settings, authenticator or StaticToken(TOKEN), tools=lambda: tools)
     bound: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     stop, stop_now = asyncio.Event(), asyncio.Event()
     serving = asyncio.create_task(

@@ -13,7 +13,6 @@ from mcp.shared.exceptions import MCPError
 from cli_mcp.execution import ToolFailed
 from mcp_server.backend import SessionState
 from mcp_server.catalogue import ALL_GROUPS, catalogue
-from mcp_server.settings import ServerSettings
 from mcp_server.tool import InvalidCall
 from tests.mcp_server.fake_backend import FakeBackend, RunningServer, running_server
 
@@ -101,7 +100,7 @@ async def calling(server: AbstractAsyncContextManager[RunningServer]) -> AsyncIt
 async def test_the_groups_of_an_instance_are_on_offer_and_nothing_else(groups: tuple[str, ...]) -> None:
     expected = [name for group in ALL_GROUPS if group in groups for name in GROUPS[group]]
     async with (
-        running_server(settings=ServerSettings(tools=groups)) as server,
+        running_server(tools=groups) as server,
         server.client("auto") as client,
     ):
         listed = (await client.list_tools()).tools
@@ -136,8 +135,7 @@ def test_a_definition_tells_a_model_what_it_needs(name: str) -> None:
 async def test_a_result_is_structured_and_readable(name: str, mode: Any) -> None:
     arguments, answer, text = CALLS[name]
     backend = FakeBackend(tool_result=answer, session_state=SessionState.NEW)
-    settings = ServerSettings(tools=ALL_GROUPS)
-    async with running_server(backend, settings) as server, server.client(mode) as client:
+    async with running_server(backend, tools=ALL_GROUPS) as server, server.client(mode) as client:
         result = await client.call_tool(name, arguments)
     assert isinstance(result, types.CallToolResult) and not result.is_error
     # The client has checked it against the output schema; so do we, strictly.
@@ -206,8 +204,7 @@ def test_numbers_may_come_as_strings_and_what_may_be_left_out_as_null() -> None:
     ],
 )
 async def test_an_answer_that_is_none_is_not_passed_on(lie: dict[str, object]) -> None:
-    settings = ServerSettings(tools=("files",))
-    async with calling(running_server(FakeBackend(tool_result=lie), settings)) as client:
+    async with calling(running_server(FakeBackend(tool_result=lie), tools=("files",))) as client:
         result = await client.call_tool("read_file", {"path": "x"})
     assert result.is_error and "interfere" in str(result.content)
     assert len(str(result.content)) < 1_000
@@ -215,14 +212,14 @@ async def test_an_answer_that_is_none_is_not_passed_on(lie: dict[str, object]) -
 
 async def test_what_a_later_version_says_besides_is_left_out() -> None:
     backend = FakeBackend(tool_result={**READ, "new_field": 1})
-    async with calling(running_server(backend, ServerSettings(tools=("files",)))) as client:
+    async with calling(running_server(backend, tools=("files",))) as client:
         result = await client.call_tool("read_file", {"path": "x"})
     assert result.structured_content == {**READ, "session": "continued"}
 
 
 async def test_a_result_fits_into_what_clients_accept_or_is_refused() -> None:
     backend = FakeBackend(tool_result={**READ, "content": "\0" * 65_536})
-    async with calling(running_server(backend, ServerSettings(tools=("files",)))) as client:
+    async with calling(running_server(backend, tools=("files",))) as client:
         assert not (await client.call_tool("read_file", {"path": "x"})).is_error
         backend.tool_result = {**READ, "content": "\0" * 150_000}
         result = await client.call_tool("read_file", {"path": "x"})
@@ -231,8 +228,7 @@ async def test_a_result_fits_into_what_clients_accept_or_is_refused() -> None:
 
 async def test_a_tool_that_says_no_is_a_tool_error_with_its_reason() -> None:
     backend = FakeBackend(error=ToolFailed("`x` is a fifo, not a regular file."))
-    settings = ServerSettings(tools=("files",))
-    async with running_server(backend, settings) as server, server.client("auto") as client:
+    async with running_server(backend, tools=("files",)) as server, server.client("auto") as client:
         result = await client.call_tool("read_file", {"path": "x"})
         async with server.http() as http:
             assert 'cli_mcp_calls_total{outcome="failed"} 1.0' in (await http.get("/metrics")).text
@@ -241,8 +237,20 @@ async def test_a_tool_that_says_no_is_a_tool_error_with_its_reason() -> None:
 
 async def test_shell_exec_is_a_command_of_the_sessions_shell() -> None:
     backend = FakeBackend()
-    async with calling(running_server(backend, ServerSettings(tools=("processes",)))) as client:
+    async with calling(running_server(backend, tools=("processes",))) as client:
         result = await client.call_tool("shell_exec", {"command": "echo 'hi'", "cwd": "a b", "timeout": "5"})
     jsonschema.validate(result.structured_content, TOOLS["shell_exec"].definition.output_schema)
     ((_, command, seconds),) = backend.calls
     assert seconds == 5.0 and "'./a b'" in command and command.endswith("""eval 'echo '"'"'hi'"'"'' )""")
+
+
+async def test_what_is_on_offer_changes_while_the_server_runs() -> None:
+    groups = ["bash"]
+    async with calling(running_server(tools=groups)) as client:
+        with pytest.raises(MCPError, match="There is `bash`"):
+            await client.call_tool("process_list", {})
+        groups[:] = ["processes"]
+        listed = (await client.list_tools(cache_mode="bypass")).tools
+        assert [tool.name for tool in listed] == GROUPS["processes"]
+        with pytest.raises(MCPError, match="Unknown tool"):
+            await client.call_tool("bash", {"command": "true"})

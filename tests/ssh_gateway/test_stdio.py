@@ -77,9 +77,8 @@ class FakeLines:
 
 def server_of(backend: FakeBackend) -> Server[Any]:
     app = build_app(backend, ServerSettings(), StaticToken("unused"))
-    return tool_server(
-        tool_calls_of(app), catalogue(ALL_GROUPS, "Nothing."), lambda context: KEY, "It is yours."
-    )
+    tools = catalogue(ALL_GROUPS, "Nothing.")
+    return tool_server(tool_calls_of(app), lambda: tools, lambda context: KEY, "It is yours.")
 
 
 @asynccontextmanager
