@@ -80,7 +80,7 @@ def ssh_config(access: Access, identity_file: str) -> str:
         "HostName": access.host,
         "Port": access.port,
         "User": access.username,
-        "IdentityFile": identity_file,
+        "IdentityFile": f'"{identity_file}"' if " " in identity_file else identity_file,
         "IdentitiesOnly": "yes",
         "HostKeyAlgorithms": "ssh-ed25519",
         "StrictHostKeyChecking": "yes",

@@ -20,11 +20,22 @@ _NOT_A_SHELL = (
 )
 
 
-class LineTooLong(Exception):
-    """A line that is longer than a message may be; the rest of the stream cannot be understood."""
+# As the HTTP server allows a request.
+_LARGE_MESSAGE_SECONDS = 30.0
 
+
+class UnusableLine(Exception):
+    """A line that is not taken to its end; the rest of the stream cannot be understood."""
+
+
+class LineTooLong(UnusableLine):
     def __init__(self, max_bytes: int) -> None:
-        super().__init__(f"A message is one line of at most {max_bytes / 1024 / 1024:g} MiB.")
+        super().__init__(f"a message is one line of at most {max_bytes / 1024 / 1024:g} MiB")
+
+
+class LineTooSlow(UnusableLine):
+    def __init__(self) -> None:
+        super().__init__(f"a large message must arrive within {_LARGE_MESSAGE_SECONDS:g} s")
 
 
 class ConnectionClosed(Exception):
@@ -32,19 +43,22 @@ class ConnectionClosed(Exception):
 
 
 class StdioChannel(asyncssh.SSHServerSession[bytes]):
-    """`on_started` is called when the client has asked for a session and was granted it, `on_refusal` with
-    the name of what it asked for and nobody gets. `connection_writable` is cleared while the connection
-    itself cannot take more."""
+    """Of `large_messages` it takes one while it receives more than WINDOW_BYTES of a line, so that not all
+    connections can do that at once. `connection_writable` is cleared while the connection itself cannot take
+    more. `on_started` is called when the client has asked for a session and was granted it, `on_refusal` with
+    the name of what it asked for and nobody gets."""
 
     def __init__(
         self,
         *,
         max_line_bytes: int,
+        large_messages: asyncio.Semaphore,
         connection_writable: asyncio.Event,
         on_started: Callable[["StdioChannel"], None],
         on_refusal: Callable[[str], None],
     ) -> None:
         self._max_line_bytes = max_line_bytes
+        self._large_messages = large_messages
         self._connection_writable = connection_writable
         self._on_started = on_started
         self._on_refusal = on_refusal
@@ -62,26 +76,49 @@ class StdioChannel(asyncssh.SSHServerSession[bytes]):
         self.lines_read = 0
 
     async def read_line(self) -> bytes | None:
-        """The next line without its end, None when there are no more. Raises LineTooLong.
+        """The next line without its end, None when there are no more. Raises UnusableLine.
 
         What follows the last line end at the end of the stream is no message.
         """
-        while True:
-            end = self._received.find(b"\n", self._searched)
-            if end >= 0:
-                line = bytes(self._received[:end])
-                del self._received[: end + 1]
-                self._searched = 0
-                self.lines_read += 1
-                return line
+        while (line := self._take_line()) is None and not self._ended:
+            if self._searched < WINDOW_BYTES:
+                await self._receive()
+            else:
+                line = await self._read_large_line()
+                break
+        if line is not None:
+            self.lines_read += 1
+        return line
+
+    async def _read_large_line(self) -> bytes | None:
+        async with self._large_messages:
+            try:
+                async with asyncio.timeout(_LARGE_MESSAGE_SECONDS):
+                    while (line := self._take_line()) is None and not self._ended:
+                        if self._searched > self._max_line_bytes:
+                            raise LineTooLong(self._max_line_bytes)
+                        await self._receive()
+                    return line
+            except TimeoutError:
+                raise LineTooSlow from None
+
+    def _take_line(self) -> bytes | None:
+        end = self._received.find(b"\n", self._searched)
+        if end < 0:
             self._searched = len(self._received)
-            if self._searched > self._max_line_bytes:
-                raise LineTooLong(self._max_line_bytes)
-            if self._ended:
-                return None
-            self._more.clear()  # before resuming, which may deliver at once
-            self._resume()
-            await self._more.wait()
+            return None
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
+        self._searched = 0
+        return line
+
+    async def _receive(self) -> None:
+        """Wait for more to arrive, or for the end."""
+        self._more.clear()  # before resuming, which may deliver at once
+        if self._paused and self._channel is not None:
+            self._paused = False
+            self._channel.resume_reading()
+        await self._more.wait()
 
     async def write_line(self, line: bytes) -> None:
         """Write `line` once the client has room for it. Raises ConnectionClosed."""
@@ -158,8 +195,3 @@ class StdioChannel(asyncssh.SSHServerSession[bytes]):
 
     def resume_writing(self) -> None:
         self._writable.set()
-
-    def _resume(self) -> None:
-        if self._paused and self._channel is not None:
-            self._paused = False
-            self._channel.resume_reading()

@@ -15,6 +15,7 @@ import asyncssh
 from asyncssh.constants import (
     DISC_BY_APPLICATION,
     DISC_NO_MORE_AUTH_METHODS_AVAILABLE,
+    DISC_PROTOCOL_ERROR,
     DISC_TOO_MANY_CONNECTIONS,
     OPEN_ADMINISTRATIVELY_PROHIBITED,
 )
@@ -26,8 +27,10 @@ from ssh_gateway.authorized_keys import Address, fingerprint
 from ssh_gateway.channel import WINDOW_BYTES, StdioChannel
 from ssh_gateway.routes import session_key
 
-MAX_BYTES_BEFORE_SESSION = 256 * 1024
+MAX_BYTES_BEFORE_SESSION = 64 * 1024
 """Of key exchange, login and channel set-up, which take some 10 KiB."""
+MAX_REFUSED_REQUESTS = 32
+"""Of a login; each is a line in the audit log."""
 
 # RFC 8332: an ssh-rsa key signs with SHA-2. asyncssh would take SHA-1 as well.
 _SIGNATURE_ALGORITHMS = (
@@ -89,12 +92,14 @@ def server_options(host_key: asyncssh.SSHKey, limits: Limits) -> asyncssh.SSHSer
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What all connections of a gateway have in common. `on_session` serves the channel of a login."""
+    """What all connections of a gateway have in common. Of `large_messages` a channel takes one for each that
+    it receives. `on_session` serves the channel of a login."""
 
     authorizer: Authorizer
     limits: Limits
     audit: SshAuditSink
     max_line_bytes: int
+    large_messages: asyncio.Semaphore
     on_session: Callable[["Connection", StdioChannel], None]
 
 
@@ -126,6 +131,7 @@ class Connection(asyncssh.SSHServerConnection):
         self._exchanging_keys = False
         self._bytes_before_session = 0
         self._failed_attempts = 0
+        self._refused_requests = 0
 
     def record(self, event: Event, reason: str | None = None, username: str | None = None) -> None:
         """Write down what happened to this connection."""
@@ -208,7 +214,11 @@ class Connection(asyncssh.SSHServerConnection):
         return None
 
     def refuse_request(self, what: str) -> None:
-        self.record(Event.REFUSED_REQUEST, f"{what} was asked for")
+        self._refused_requests += 1
+        if self._refused_requests <= MAX_REFUSED_REQUESTS:
+            self.record(Event.REFUSED_REQUEST, f"{what} was asked for")
+        elif self._refused_requests == MAX_REFUSED_REQUESTS + 1:
+            self.cut("it asked again and again for what nobody gets")
 
     # The login
 
@@ -270,6 +280,10 @@ class Login(asyncssh.SSHServer):
             connection.record(Event.REFUSED_LOGIN, "no public key was offered", self._asked_for)
 
     def begin_auth(self, username: str) -> bool:
+        """Called once for each user name of a connection. As in sshd(8) there is only one: each costs some
+        work, and whoever tries out names is to do it by connections, which are counted."""
+        if self._asked_for:
+            raise asyncssh.DisconnectError(DISC_PROTOCOL_ERROR, "Another user name needs another connection")
         self._asked_for = username
         return True
 
@@ -298,6 +312,7 @@ class Login(asyncssh.SSHServer):
             raise self._prohibited("a second session")
         connection.channel = StdioChannel(
             max_line_bytes=connection.policy.max_line_bytes,
+            large_messages=connection.policy.large_messages,
             connection_writable=connection.writable,
             on_started=self._session_started,
             on_refusal=connection.refuse_request,

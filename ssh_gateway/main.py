@@ -30,8 +30,8 @@ from ssh_gateway.authorization import Authorizer, routes_in
 from ssh_gateway.gateway import SESSION_HINT, Gateway
 from ssh_gateway.host_key import HostKeyProblem, load_host_key
 
-# A pod has 330 s to end, of which its preStop hook sleeps 5; a command may take 300.
-DRAIN_SECONDS = 315.0
+# A pod has 330 s to end, of which its preStop hook sleeps 5; a command may take 300, answers some more.
+DRAIN_SECONDS = 310.0
 _PROGRESS_INTERVAL_SECONDS = 1.0
 
 log = logging.getLogger("cli_mcp.ssh")

@@ -14,8 +14,8 @@ from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
-MAX_REQUESTS = 16
-"""That a connection may have running. A shell takes them one by one, and its queue is no longer than this."""
+MAX_REQUESTS = 8
+"""That a connection may have running: a shell takes them one by one, and their answers may have to wait."""
 
 _CANCELLED = "notifications/cancelled"
 

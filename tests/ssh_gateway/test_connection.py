@@ -11,7 +11,7 @@ from asyncssh.constants import OPEN_ADMINISTRATIVELY_PROHIBITED
 from ssh_gateway.admission import Limits
 from ssh_gateway.audit import Event
 from ssh_gateway.authorization import UNKNOWN_KEY, UNKNOWN_USER
-from ssh_gateway.connection import MAX_BYTES_BEFORE_SESSION
+from ssh_gateway.connection import MAX_BYTES_BEFORE_SESSION, MAX_REFUSED_REQUESTS
 from ssh_gateway.routes import session_key
 from tests.mcp_server.fake_backend import eventually
 from tests.ssh_gateway.harness import KEY, OTHER_KEY, public, running_gateway
@@ -211,6 +211,35 @@ async def test_nothing_but_the_session_is_granted(tmp_path: Path, ask: Any, reas
             if isinstance(refused.value, asyncssh.ChannelOpenError) and "available" in refused.value.reason:
                 assert refused.value.code == OPEN_ADMINISTRATIVELY_PROHIBITED
         assert gateway.reasons(Event.REFUSED_REQUEST) == [reason]
+
+
+async def test_who_asks_again_and_again_for_what_nobody_gets_is_cut(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        connection = await gateway.connect()
+        for _ in range(MAX_REFUSED_REQUESTS):
+            with pytest.raises(asyncssh.ChannelOpenError):
+                await forwards_to_us(connection)
+        with pytest.raises(asyncssh.Error):
+            await forwards_to_us(connection)
+        async with asyncio.timeout(10):
+            await connection.wait_closed()
+        assert len(gateway.reasons(Event.REFUSED_REQUEST)) == MAX_REFUSED_REQUESTS
+
+
+async def test_a_connection_is_for_one_user_name(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path, authorized=[public(OTHER_KEY)]) as gateway:
+
+        class ChangesItsMind(asyncssh.SSHClient):
+            def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+                self.connection = conn
+
+            def public_key_auth_requested(self) -> asyncssh.SSHKey | None:
+                self.connection._username = "agent-1"
+                return OTHER_KEY
+
+        with pytest.raises(asyncssh.DisconnectError, match="another connection"):
+            await gateway.connect("alice", [], client_factory=ChangesItsMind)
+        assert not gateway.reasons(Event.LOGIN)
 
 
 async def test_too_many_environment_variables_end_the_connection(tmp_path: Path) -> None:
