@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Awaitable, Callable, Iterator
 
 import h11
@@ -12,9 +13,13 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mcp_server.app import calls_of
+from mcp_server.listener import BoundedListener
 
-# Connections beyond this are answered 503: each may hold a request of several megabytes.
+# Connections beyond this are hung up on: each may hold a request of several megabytes.
 MAX_CONNECTIONS = 2_000
+# What asyncio sets aside for each TLS connection from before its handshake on. By its own 256 KiB as many
+# silent clients would take 600 MB.
+_TLS_BUFFER_BYTES = 32 * 1024
 SLOW_CLIENT_SECONDS = 20.0
 _KEEP_ALIVE_SECONDS = 75
 _MAX_HEAD_BYTES = 64 * 1024
@@ -102,7 +107,9 @@ async def serve(
     interrupts them at once. Without `tls` it is plain HTTP. Raises OSError when the address cannot be had.
     """
     calls = calls_of(app)
-    with _listen(host, port) as listener:
+    if tls is not None:
+        SSLProtocol.max_size = _TLS_BUFFER_BYTES
+    with BoundedListener.listen_on(host, port, MAX_CONNECTIONS) as listener:
         # Inherited by its connections, on which asyncio would not set it: an answer, sent as head and body,
         # would wait for the client's delayed acknowledgement: 40 ms.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -118,12 +125,6 @@ async def serve(
         finally:
             server.should_exit = True
             await serving
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    both = host == "" and socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS, dualstack_ipv6=both)
 
 
 async def _first_of(*awaited: Awaitable[object], seconds: float | None = None) -> None:
