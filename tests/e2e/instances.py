@@ -18,6 +18,7 @@ from tests.e2e.certificate import VALIDITY, server_certificate
 from tests.e2e.cluster import Cluster
 from tests.e2e.mcp_client import McpClient
 from tests.e2e.operator import Object, apply, eventually, get, kubectl, objects
+from tests.e2e.reach import Reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,6 +40,9 @@ class Instance(Cluster):
     """`folder` keeps the certificate of the authority that signed the server's."""
 
     folder: Path = field(default_factory=Path)
+
+    def __post_init__(self) -> None:
+        self.reach = Reach(self.namespace)
 
     @property
     def service_name(self) -> str:
@@ -86,10 +90,15 @@ class Instance(Cluster):
         return kubectl(*arguments).strip()
 
     def client(self, token: str | None = None, address: str | None = None) -> McpClient:
-        """A caller, by default with a client's token and by way of the Service."""
+        """A caller, by default with a client's token (`""` for none) and by way of the Service."""
         token = self.token() if token is None else token
-        address = address or self.child("service", f"cli-mcp-{self.name}")["spec"]["clusterIP"]
+        address = address or self._service_address()
         return McpClient(address, self.service_name, self.authority_file, token or None)
+
+    def _service_address(self) -> str:
+        service = f"cli-mcp-{self.name}"
+        ip = self.child("service", service)["spec"]["clusterIP"]
+        return self.reach.address(f"service/{service}", ip, names.SERVER_PORT)
 
     def component(self, name: str) -> list[Object]:
         """The pods of `server`, `proxy`, `sandbox` or `ssh` that are not on their way out."""
@@ -99,9 +108,13 @@ class Instance(Cluster):
 
     def replicas(self, token: str | None = None) -> list[McpClient]:
         """A client for each server pod that is Ready."""
-        ready = [it for it in self.component("server") if is_ready(it)]
         token = self.token() if token is None else token
-        return [self.client(token, it["status"]["podIP"]) for it in ready]
+        ready = [it for it in self.component("server") if is_ready(it)]
+        return [self.client(token, self._pod_address(it)) for it in ready]
+
+    def _pod_address(self, pod: Object) -> str:
+        name, ip = pod["metadata"]["name"], pod["status"]["podIP"]
+        return self.reach.address(f"pod/{name}", ip, names.SERVER_PORT)
 
     def session_pods(self, session: str) -> list[Object]:
         return [
@@ -130,7 +143,7 @@ class Instance(Cluster):
         kubectl("-n", self.namespace, "wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s")
 
     def connects(self, pod: str, address: str, port: int) -> bool:
-        """Whether a pod that has bash gets a TCP connection, within 3 s."""
+        """Whether a pod gets a TCP connection within 3 s; its default container has bash."""
         command = f"exec 3<>/dev/tcp/{address}/{port} && echo open"
         program = ("exec", pod, "--", "timeout", "3", "bash", "-c", command)
         return kubectl("-n", self.namespace, *program, check=False) == "open\n"
@@ -176,8 +189,10 @@ def new_namespace(folder: Path, topic: str) -> Iterator[Instance]:
     # https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
     kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
     eventually(lambda: get(namespace, "configmap", "kube-root-ca.crt"))
+    instance = Instance(namespace, folder=folder)
     try:
-        yield Instance(namespace, folder=folder)
+        yield instance
     finally:
+        instance.reach.close()
         kubectl("-n", namespace, "delete", "climcpinstances", "--all", "--timeout=120s", check=False)
         kubectl("delete", "namespace", namespace, "--wait=false", check=False)

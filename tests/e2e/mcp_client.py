@@ -19,17 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-SERVER_PORT = 8443
 # Beside the command's own: a pod that has to be created first.
 PATIENCE_SECONDS = 60
 
 
 class McpClient:
-    """A caller with one token. `address` is an IP of the Service or of a pod; `name` stands in the
+    """A caller with one token. `address` is host and port of the Service or of a pod; `name` stands in the
     certificate that `authority`, a file, has signed."""
 
     def __init__(self, address: str, name: str, authority: Path, token: str | None) -> None:
-        self.url = f"https://{address}:{SERVER_PORT}"
+        self.url = f"https://{address}"
         self.name = name
         self.authority = authority
         self.token = token
