@@ -14,7 +14,7 @@ from ssh_gateway.gateway import GatewaySettings
 from ssh_gateway.routes import session_key
 from ssh_gateway.stdio import MAX_REQUESTS
 from tests.mcp_server.fake_backend import FakeBackend, eventually, outcome
-from tests.ssh_gateway.harness import running_gateway
+from tests.ssh_gateway.harness import LineClient, running_gateway
 
 
 @pytest.mark.parametrize(
@@ -132,6 +132,22 @@ async def test_a_client_that_does_not_read_stops_being_listened_to(tmp_path: Pat
         assert {(await client.read())["id"] for _ in range(400)} == set(range(2, 402))
 
 
+async def test_a_key_exchange_that_a_client_never_ends_keeps_no_answers_in_memory(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway, gateway.client(window=1 << 30) as client:
+        await client.initialize()
+        connection: Any = client.connection
+        connection._send_kexinit()
+        connection._kex_complete = True  # so that it sends on, as no honest client does
+        connection._transport.pause_reading()
+        for _ in range(100):
+            client.call("echo")
+        await eventually(lambda: len(gateway.backend.calls) == MAX_REQUESTS)
+        await asyncio.sleep(0.3)
+        assert len(gateway.backend.calls) == MAX_REQUESTS
+        connection.abort()
+        await eventually(lambda: gateway.gateway.connection_count == 0)
+
+
 async def test_keys_are_exchanged_anew_without_losing_a_message(tmp_path: Path) -> None:
     backend = FakeBackend(outcome=outcome(b"x" * 5_000))
     async with (
@@ -139,7 +155,6 @@ async def test_keys_are_exchanged_anew_without_losing_a_message(tmp_path: Path) 
         await gateway.connect(rekey_bytes=20_000) as connection,
     ):
         process = await connection.create_process(encoding=None)
-        from tests.ssh_gateway.harness import LineClient
 
         client = LineClient(connection, process)
         await client.initialize()
