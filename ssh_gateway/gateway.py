@@ -222,7 +222,7 @@ class Gateway:
             channel.write_note(f"cli-mcp: {error}\n")
         except ConnectionClosed:
             pass  # then nobody waits for the exit status either
-        except Exception as error:
+        except Exception as error:  # whatever it is, it is this connection's alone
             log.error("a session ended with an internal error", exc_info=error)
         finally:
             silence.cancel()
@@ -250,12 +250,14 @@ async def _unless_closed(channel: StdioChannel, serving: Awaitable[None]) -> Non
     Raises ConnectionClosed in that case, and what serving raises.
     """
     task = asyncio.ensure_future(serving)
-    await _first_of(task, channel.closed.wait())
-    if not task.done():
+    try:
+        await _first_of(task, channel.closed.wait())
+        if not task.done():
+            raise ConnectionClosed
+        await task
+    finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        raise ConnectionClosed
-    await task
 
 
 async def _first_of(*awaited: Awaitable[object], seconds: float | None = None) -> None:
