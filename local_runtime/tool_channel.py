@@ -32,6 +32,7 @@ _GONE = (
     "What serves this tool in the sandbox was killed, perhaps by a command like `kill -9 -1`. It starts "
     "again with the next call at which nothing else runs there: end commands and background processes."
 )
+_ENDED = "The sandbox ended while the tool was called. Call again to get a new one; files stay."
 _NONSENSE = (
     "What serves this tool in the sandbox gave no valid answer; a process of the sandbox may interfere. "
     "Whether the call took effect is unknown."
@@ -50,6 +51,7 @@ class ToolChannel:
         self._number = 0
         self._closed = False
         self._sending = asyncio.Lock()
+        self._blocked: asyncio.Future[None] | None = None  # while the pipe is full
         for fd in (requests, answers):
             os.set_blocking(fd, False)
 
@@ -64,6 +66,8 @@ class ToolChannel:
         self, name: str, arguments: Mapping[str, object], timeout_seconds: float
     ) -> Mapping[str, object]:
         """The tool's result as it came. Raises ToolFailed when the tool says no, and ExecutionError."""
+        if self._closed:
+            raise SandboxUnavailable(_ENDED)
         if self.gone:
             raise SandboxUnavailable(_GONE)
         if len(self._waiting) >= MAX_WAITING_CALLS:
@@ -92,8 +96,11 @@ class ToolChannel:
 
     def close(self) -> None:
         if not self._closed:
-            self._fail(SandboxUnavailable("The sandbox ended while the tool was called."))
+            self._fail(SandboxUnavailable(_ENDED))
             self._loop.remove_reader(self._answers)
+            self._loop.remove_writer(self._requests)
+            if self._blocked is not None:
+                _set(self._blocked)
             self._closed = True
             os.close(self._requests)
             os.close(self._answers)
@@ -118,6 +125,8 @@ class ToolChannel:
         async with self._sending:
             view = memoryview(data)
             while view:
+                if self._closed:
+                    raise SandboxUnavailable(_ENDED)
                 try:
                     view = view[os.write(self._requests, view) :]
                 except BlockingIOError:
@@ -126,11 +135,12 @@ class ToolChannel:
                     raise SandboxUnavailable(_GONE) from None
 
     async def _writable(self) -> None:
-        writable = self._loop.create_future()
-        self._loop.add_writer(self._requests, _set, writable)
+        self._blocked = self._loop.create_future()
+        self._loop.add_writer(self._requests, _set, self._blocked)
         try:
-            await writable
+            await self._blocked
         finally:
+            self._blocked = None
             if not self._closed:
                 self._loop.remove_writer(self._requests)
 

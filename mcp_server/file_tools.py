@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from mcp_server.typed_tool import Count, ToolArguments, ToolResult, TypedTool
 
 _READ_BYTES = 65_536
+_DELETE_SECONDS = 300.0  # of millions of files
 _MAX_PATH_CHARACTERS = 8_192
 _MAX_CONTENT_CHARACTERS = 200_000
 _MAX_ENTRIES = 1_000
@@ -218,5 +219,6 @@ FILE_TOOLS = (
         DeleteFileArguments,
         DeleteFileResult,
         _hints(changes=True, destroys=True),
+        lambda arguments: _DELETE_SECONDS,
     ),
 )

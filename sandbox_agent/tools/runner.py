@@ -2,8 +2,7 @@
 
 Requests come as lines of JSON on stdin, `{"id", "name", "arguments"}`, and are answered on stdout in any
 order: `{"id", "result"}` or `{"id", "error"}`. The line READY goes out first, and in answer to START.
-The end of stdin ends this
-program and the processes that it started.
+The end of stdin ends this program and the processes that it started.
 """
 
 import asyncio

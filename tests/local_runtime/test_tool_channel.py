@@ -180,6 +180,24 @@ async def test_a_program_that_never_gets_ready_is_given_up(
     os.close(kept)
 
 
+async def test_closing_ends_a_call_whose_request_nobody_reads() -> None:
+    silent, requests = os.pipe()
+    answers, kept = os.pipe()
+    channel = ToolChannel(requests, answers)
+    os.write(kept, READY)
+    call = asyncio.create_task(channel.call("write_file", {"content": "x" * 1_000_000}, 60))
+    await asyncio.sleep(0.2)
+    os.write(kept, READY)
+    await asyncio.sleep(0.2)
+    assert not call.done()
+    channel.close()
+    for attempt in (call, channel.call("read_file", {}, 60)):
+        with pytest.raises(SandboxUnavailable, match="ended"):
+            await attempt
+    os.close(silent)
+    os.close(kept)
+
+
 async def test_only_so_many_calls_wait(channel: ToolChannel, other_end: OtherEnd) -> None:
     other_end.answer = lambda request: b""
     calls = [asyncio.create_task(channel.call("read_file", {}, 60)) for _ in range(MAX_WAITING_CALLS)]
