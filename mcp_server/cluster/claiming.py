@@ -19,6 +19,7 @@ from mcp_server.backend import SessionKey
 from mcp_server.cluster.limits import Room, room, too_many
 from mcp_server.cluster.pods import SandboxPod
 
+NOT_THE_OWNER = "Not run: this session belongs to another caller. Use another id."
 _HASH_CHARACTERS = 10
 
 
@@ -108,7 +109,7 @@ def decide(asked: Asked, listed: Iterable[SandboxPod], warm: WarmPod) -> Step:
 
 def _continue(asked: Asked, pod: SandboxPod, pods: list[SandboxPod]) -> Step:
     if pod.owner != asked.session.owner:
-        return Refuse(NotSessionOwner("Not run: this session belongs to another caller. Use another id."))
+        return Refuse(NotSessionOwner(NOT_THE_OWNER))
     if pod.state == names.STATE_ACTIVE:
         return Use(pod)
     if asked.closed:

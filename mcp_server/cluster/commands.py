@@ -1,7 +1,6 @@
 """One call in a session's pod: waits for its agent, asks it, and watches the pod meanwhile."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from datetime import datetime
@@ -14,10 +13,7 @@ from mcp_server.audit import CallRecord
 from mcp_server.cluster import writes
 from mcp_server.cluster.cache import PodCache
 from mcp_server.cluster.diagnosis import delay_of, ended, exit_text
-from mcp_server.cluster.kubernetes import KubernetesError
 from mcp_server.cluster.pods import SandboxPod
-
-logger = logging.getLogger(__name__)
 
 _EXPLANATION_SECONDS = 2.0
 """How long the cluster may take to say why an agent is gone."""
@@ -40,21 +36,21 @@ class _Hopeless(Exception):
 
 
 class Commands:
-    """`retire` gives up a pod that will never serve. `on_call` hears of each call that was sent to a pod."""
+    """`give_up` retires a pod that will never serve. `on_call` hears of each call that was sent to a pod."""
 
     def __init__(
         self,
         agent: SandboxAgent,
         cache: PodCache,
         limits: Callable[[], SessionLimits],
-        retire: Callable[[SandboxPod], Awaitable[None]],
+        give_up: Callable[[SandboxPod], Awaitable[None]],
         on_call: Callable[[CallRecord], None],
         now: Callable[[], datetime],
     ) -> None:
         self._agent = agent
         self._cache = cache
         self._limits = limits
-        self._retire = retire
+        self._give_up = give_up
         self._on_call = on_call
         self._now = now
         # By uid: how often the pod's container had been restarted when its agent last answered, and when a
@@ -119,12 +115,6 @@ class Commands:
         started = self._cache.get(pod.uid) or pod
         self._answering[pod.uid] = started.sandbox.restarts
         return started
-
-    async def _give_up(self, pod: SandboxPod) -> None:
-        try:
-            await self._retire(pod)
-        except KubernetesError as error:
-            logger.warning("pod %s could not be retired: %s", pod.name, error)
 
     async def _answered(self, pod: SandboxPod, deadline: float) -> None:
         with self._cache.changes(pod.uid) as changed:

@@ -22,9 +22,10 @@ from mcp_server.cluster.cache import PodCache
 from mcp_server.cluster.commands import Commands, NotServing, Work
 from mcp_server.cluster.configuration import Configuration
 from mcp_server.cluster.diagnosis import ended
-from mcp_server.cluster.finding import SessionPods, sandbox_selector
+from mcp_server.cluster.finding import SessionPods
 from mcp_server.cluster.kubernetes import KubernetesApi, Object, Resource
 from mcp_server.cluster.pods import MalformedPod, SandboxPod, read_pod
+from mcp_server.cluster.store import PodStore
 from mcp_server.cluster.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -60,20 +61,19 @@ class PodSessions:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         instance_names = names.InstanceNames(instance)
-        self._api = api
         self._agent = agent
-        self._pods = Resource.core(namespace, "pods")
         self._start_seconds = start_seconds
         self._stale_seconds = stale_seconds
         self._now = now
         self._cache = PodCache(on_gone=self._forget)
+        self._store = PodStore(api, instance_names, namespace, self._cache, on_event)
         self._configuration = Configuration(instance_names.server)
         self._activity = Activity(self._stamp, self._cache.get, self._idle_timeout, now)
         self._pod_watch = Watch(
             api,
-            self._pods,
+            self._store.resource,
             _CachedPods(self._cache),
-            labels=sandbox_selector(instance_names),
+            labels=self._store.selector,
             on_recovery=self._activity.stamp_all,
         )
         self._configuration_watch = Watch(
@@ -83,21 +83,19 @@ class PodSessions:
             fields=f"metadata.name={instance_names.server}",
         )
         self._sessions = SessionPods(
-            api,
+            self._store,
             instance_names,
-            namespace,
             self._cache,
             self._configuration,
             self._activity,
             self._stale_because,
             now,
-            on_event,
         )
         self._commands = Commands(
             agent,
             self._cache,
             lambda: self._configuration.limits,
-            self._sessions.retire,
+            self._sessions.give_up,
             on_call,
             now,
         )
@@ -192,8 +190,7 @@ class PodSessions:
                         changed.clear()
 
     async def _stamp(self, pod: SandboxPod) -> None:
-        written = await self._api.patch(self._pods, pod.name, writes.stamp(pod, self._now()))
-        self._cache.written(read_pod(written))
+        await self._store.patch(pod, writes.stamp(pod, self._now()))
 
     def _idle_timeout(self) -> timedelta:
         return timedelta(seconds=self._configuration.limits.idle_timeout_seconds)
