@@ -87,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     try:
         asyncio.run(_run(parsed, os.environ))
-    except (CannotStart, InvalidCertificate, InvalidSessionKeys) as error:
+    except (CannotStart, ConfigError, InvalidCertificate, InvalidSessionKeys) as error:
         print(f"cli-mcp server: {error}", file=sys.stderr)
         return 1
     return 0
@@ -196,7 +196,7 @@ def kube_config(file: Path | None) -> SingleConfig:
 
 
 async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
-    """Serve until a signal comes. Raises CannotStart, InvalidCertificate and InvalidSessionKeys."""
+    """Serve until a signal comes. Raises CannotStart, ConfigError, InvalidCertificate, InvalidSessionKeys."""
     stop, stop_now = _signals()
     config = kube_config(arguments.kubeconfig)
     namespace = arguments.namespace or environment.get("POD_NAMESPACE") or config.namespace

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from cli_mcp.session_keys import SessionKeys
 from mcp_server.main import Arguments, is_loopback, main, parse_arguments, server_settings
+from tests.mcp_server.agents.fake_agent import key_pair
 from tests.mcp_server.certificates import self_signed
 from tests.mcp_server.whole import CLIENT, OTHER_CLIENT, STRANGER, WholeServer, whole_server
 
@@ -22,6 +25,13 @@ if TYPE_CHECKING:
     from mcp.types import CallToolResult
 
 ASYNC = pytest.mark.asyncio(loop_scope="module")
+WITH_EXEC = """
+current-context: it
+clusters: [{name: it, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: it, user: {exec: {apiVersion: client.authentication.k8s.io/v1beta1, command: aws}}}]
+contexts: [{name: it, context: {cluster: it, user: it}}]
+"""
+KEYS = SessionKeys(keys=(key_pair(),)).model_dump_json(by_alias=True)
 NEEDED = ["--instance", "demo", "--session-keys", "keys.json"]
 
 
@@ -94,6 +104,8 @@ def test_help_says_how_to_run_it_here(capsys: pytest.CaptureFixture[str]) -> Non
         ({"kubeconfig": "clusters: []\ncontexts: []\n"}, "No current context"),
         ({"kubeconfig": "clusters: []\ncontexts: []\ncurrent-context: it\n"}, "'it' not found"),
         ({"kubeconfig": "@"}, "cannot be read"),
+        ({"kubeconfig": WITH_EXEC}, "keys.json: No such file"),
+        ({"kubeconfig": WITH_EXEC, "keys.json": KEYS}, "use a token"),
     ],
 )
 def test_what_keeps_it_from_starting_is_said_without_a_traceback(
@@ -208,9 +220,10 @@ async def test_cancelling_a_call_interrupts_the_command(server: WholeServer) -> 
         await bash(client, "true")
         with pytest.raises((asyncio.CancelledError, TimeoutError)):
             async with asyncio.timeout(1):
-                await bash(client, "sleep 100; echo not interrupted > /tmp/never")
+                await bash(client, f"sleep 100.{os.getpid()}")
         async with asyncio.timeout(20):
-            assert stdout(await bash(client, "pgrep -f 'sleep 10[0]' || echo nothing")) == "nothing\n"
+            found = await bash(client, f"pgrep -f 'sleep 10[0].{os.getpid()}' || echo nothing")
+            assert stdout(found) == "nothing\n"
 
 
 @ASYNC
