@@ -53,7 +53,10 @@ class Agent:
         self._options = options
         self._environment = environment
         exchange = options.state_dir / "exchange"
-        exchange.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            exchange.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except FileExistsError:
+            pass  # left there by an earlier shell, and replaced before the next command
         self._used = options.state_dir / "used"
         self._workspace = ConfinedDirectory(options.workspace)
         self._session = ShellSession(

@@ -32,8 +32,9 @@ class PodLauncher(DirectLauncher):
     ) -> Launched:
         try:
             launched = await super().launch(argv, stdin=stdin, output=output, pass_fds=pass_fds)
-        except SandboxUnavailable:
-            # Most likely all pids of the pod are taken by what an earlier shell left.
+        except (SandboxUnavailable, RuntimeError):
+            # Most likely all pids of the pod are taken by what an earlier shell left. It is a RuntimeError
+            # where asyncio waits for children in threads: before Linux 5.3.
             if not pid_one.kill_all_others():
                 raise
             launched = await super().launch(argv, stdin=stdin, output=output, pass_fds=pass_fds)

@@ -291,6 +291,31 @@ async def test_a_restart_before_the_first_command_lost_nothing(
         assert not first.shell_restarted and not first.notes
 
 
+@pytest.mark.parametrize(
+    "trace",
+    [
+        "rm -r exchange; touch exchange",
+        "rm -r exchange; ln -s /nowhere exchange",
+        "rm -r exchange; ln -s /etc exchange",
+        "rm used; mkfifo used; rm shell.state; mkfifo shell.state",
+        "rm shell.state; ln -s /etc/passwd shell.state",
+        "head -c 100000000 /dev/zero >shell.state",
+        "echo 'declare -x A=1; exit' >shell.state",
+    ],
+)
+async def test_no_trace_of_a_shell_keeps_the_next_agent_from_work(
+    agent: RunningAgent, client: SignedClient, trace: str
+) -> None:
+    await client.run("true")
+    await client.run(f"sleep 0.2 && cd ../state && {{ {trace}; }} & disown")
+    await asyncio.sleep(0.8)
+    agent.stop(signal.SIGKILL)
+    agent.start()
+    async with SignedClient(agent) as again:
+        assert await again.out("echo works") == "works\n"
+        assert await again.out("echo still works") == "still works\n"
+
+
 async def test_after_a_restart_the_first_token_binds_again(agent: RunningAgent, client: SignedClient) -> None:
     await client.run("true")
     agent.stop(signal.SIGKILL)
