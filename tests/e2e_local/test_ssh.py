@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +73,17 @@ class Door:
     def audit(self) -> list[dict[str, Any]]:
         lines = (self.server.state / "audit.jsonl").read_text().splitlines()
         return [record for line in lines if (record := json.loads(line))["event"].startswith("ssh-")]
+
+    def last(self, event: str) -> dict[str, Any]:
+        """The last audit record of this event; empty when there is none."""
+        return next((record for record in reversed(self.audit()) if record["event"] == event), {})
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for what the server does after a client has ended."""
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline, self.audit()[-5:]
+            time.sleep(0.1)
 
     def parameters(self, user: str) -> StdioServerParameters:
         command, *arguments = self.ssh("gateway", user=user)
@@ -191,7 +202,7 @@ def test_what_is_not_for_anybody_is_refused(door: Door, arguments: list[str], sa
     assert said in ran.stderr
     assert ran.stdout == ""
     assert ran.returncode != 0
-    assert reason in [record.get("reason") for record in door.audit()]
+    door.until(lambda: reason in [record.get("reason") for record in door.audit()])
 
 
 @pytest.mark.parametrize("forward", ["-L", "-D"])
@@ -209,7 +220,7 @@ def test_a_forwarded_port_leads_nowhere(door: Door, forward: str) -> None:
                 connection.sendall(b"\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x16")
             assert connection.recv(100)[:1] in (b"", b"\x05")
         client.kill()
-    assert forwardings(door) == before + 1
+    door.until(lambda: forwardings(door) == before + 1)
 
 
 def forwardings(door: Door) -> int:
@@ -271,8 +282,7 @@ def test_whoever_has_no_key_of_the_route_stays_out(
     assert ran.returncode == 255
     assert "Permission denied (publickey)" in ran.stderr
     assert ran.stdout == ""
-    refusals = [record for record in door.audit() if record["event"] == "ssh-refused-login"]
-    assert refusals[-1]["user"] == user
+    door.until(lambda: door.last("ssh-refused-login").get("user") == user)
 
 
 def test_the_host_key_stays_over_a_restart_and_another_one_is_not_trusted() -> None:
@@ -314,10 +324,7 @@ def test_an_open_connection_keeps_the_session_and_a_closed_one_lets_it_go() -> N
         assert (kept["session"], kept["stdout"]) == ("continued", "yes\n")
         client.send_signal(signal.SIGKILL)
         client.wait()
-        deadline = time.monotonic() + 30
-        while "ssh-logout" not in [record["event"] for record in door.audit()]:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        door.until(lambda: bool(door.last("ssh-logout")))
         time.sleep(4)
         resumed = answers(door.run(door.ssh("gateway"), call(1, "echo $KEPT")))[-1]["result"]
         assert resumed["structuredContent"]["session"] == "resumed"
