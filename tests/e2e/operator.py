@@ -41,6 +41,9 @@ METACONTROLLER_CRDS = os.environ.get("METACONTROLLER_CRDS")
 METACONTROLLER_USER = f"system:serviceaccount:{NAMESPACE}:metacontroller"
 MISSING = [name for name in NEEDED if name not in os.environ]
 NEEDS_AN_OPERATOR = pytest.mark.skipif(bool(MISSING), reason=f"not set: {', '.join(MISSING)}")
+NEEDS_METACONTROLLER = pytest.mark.skipif(
+    bool(MISSING) or not METACONTROLLER, reason="not set: METACONTROLLER, or what NEEDS_AN_OPERATOR asks for"
+)
 
 Object = dict[str, Any]
 

@@ -12,7 +12,7 @@ import yaml
 from tests.e2e.cluster import Cluster, new_cluster
 from tests.e2e.operator import (
     NAMESPACE,
-    NEEDS_AN_OPERATOR,
+    NEEDS_METACONTROLLER,
     ROOT,
     Object,
     Operator,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = NEEDS_AN_OPERATOR
+pytestmark = NEEDS_METACONTROLLER
 
 TOKEN = "a-long-random-text"
 SERVICE = "cli-mcp-hooks.cli-mcp-system:8443"

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.cluster import Cluster, new_cluster
 from tests.e2e.faults import FAULTS, WEBHOOK_TIMEOUT_SECONDS, FaultyProxy, faulty_proxy
 from tests.e2e.operator import (
-    NEEDS_AN_OPERATOR,
+    NEEDS_METACONTROLLER,
     Object,
     Operator,
     eventually,
@@ -24,7 +24,7 @@ from tests.hooks.world import ALLOWLIST
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = NEEDS_AN_OPERATOR
+pytestmark = NEEDS_METACONTROLLER
 
 # The resyncPeriodSeconds of the CompositeController, and some time to act for a busy machine.
 RECOVERY_SECONDS = 120 + 60

@@ -1,7 +1,7 @@
 """The hooks on a real API server, driven by the real Metacontroller with the rights of the installation.
 
-KUBECONFIG, METACONTROLLER (its binary), METACONTROLLER_CRDS (a folder) and E2E_IMAGE (the image that
-tests/e2e/stand_in makes, known to the cluster) say where; without them there is nothing to test on.
+KUBECONFIG, E2E_IMAGE and E2E_SANDBOX_IMAGE (known to the cluster) say where and of what; METACONTROLLER (its
+binary) and METACONTROLLER_CRDS (a folder) name the real one, without which the model takes its place.
 """
 
 from __future__ import annotations
