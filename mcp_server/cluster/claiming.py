@@ -53,9 +53,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make a pod of this name that is born claiming."""
+    """Make a pod of this name that is born claiming, with a workspace that the session has, or its own."""
 
     name: str
+    workspace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,9 @@ class Asked:
     limits: SessionLimits
     closed: str = ""
     taken: Collection[str] = field(default_factory=frozenset)
-    """Names that pods are known to have which no list of the session's pods shows."""
+    """Names that are known to be taken though no list of the session's pods shows them."""
+    workspace: str = ""
+    """The persistent workspace that the session left behind."""
 
 
 def decide(asked: Asked, listed: Iterable[SandboxPod], warm: WarmPod) -> Step:
@@ -123,10 +126,11 @@ def _begin(asked: Asked, own: list[SandboxPod], pods: list[SandboxPod], warm: Wa
         return Refuse(SandboxUnavailable(f"Not run: no sandbox can be had now: {asked.closed}."))
     if room(asked.session, pods, asked.limits, claims=False) is not Room.FREE:
         return Refuse(too_many(asked.session, pods, asked.limits))
-    found = warm()
+    found = None if asked.workspace else warm()
     if found is not None:
         return Claim(found)
-    return Create(on_demand_name(asked.instance, asked.session, {pod.name for pod in own} | {*asked.taken}))
+    taken = {pod.name for pod in own} | {*asked.taken}
+    return Create(on_demand_name(asked.instance, asked.session, taken), asked.workspace)
 
 
 def is_sandbox_of(pod: SandboxPod, instance: names.InstanceNames, controller_uid: str) -> bool:

@@ -36,6 +36,7 @@ from mcp_server.cluster.kubernetes import KubernetesError, Refused
 from mcp_server.cluster.limits import limited
 from mcp_server.cluster.pods import SandboxPod
 from mcp_server.cluster.store import PodStore
+from mcp_server.cluster.workspaces import Workspace, Workspaces
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +108,7 @@ class SessionPods:
         cache: PodCache,
         configuration: Configuration,
         activity: Activity,
+        workspaces: Workspaces,
         stale: Callable[[], str],
         now: Callable[[], datetime],
     ) -> None:
@@ -115,6 +117,7 @@ class SessionPods:
         self._cache = cache
         self._configuration = configuration
         self._activity = activity
+        self._workspaces = workspaces
         self._stale = stale
         self._now = now
         self._begun: set[str] = set()
@@ -151,9 +154,12 @@ class SessionPods:
             logger.warning("pod %s could not be marked as started: %s", pod.name, error)
         return True
 
-    async def end(self, session: SessionKey) -> None:
+    async def end(self, session: SessionKey, *, delete_workspace: bool) -> None:
         """Retire and delete whatever pods the session has. Raises NotSessionOwner, SandboxUnavailable."""
         await _Search(session).until_done(self._end, "The session could not be ended")
+        if delete_workspace and self._persistent:
+            failure = "The session's workspace could not be deleted"
+            await _Search(session).until_done(self._end_workspaces, failure)
 
     async def give_up(self, pod: SandboxPod) -> None:
         """Retire a pod that will never serve; who has changed it meanwhile decides what becomes of it."""
@@ -199,10 +205,9 @@ class SessionPods:
             case Retire(pod):
                 await self._retire(pod)
             case Claim(pod):
-                if await self._store.patch(pod, writes.claim(pod, search.session, now), "claimed") is None:
-                    search.lost.add(pod.uid)
-            case Create(name):
-                await self._create(name, search)
+                await self._claim(pod, search)
+            case Create(name, workspace):
+                await self._create(name, workspace, search)
             case Wait():
                 await search.pause()
             case Refuse(error):
@@ -212,13 +217,16 @@ class SessionPods:
     async def _decide(self, search: _Search) -> Step:
         limits = self._configuration.limits
         listed = await self._store.list(None if limited(limits) else search.session.id)
+        has_pod = any(pod.live and pod.session_id == search.session.id for pod in listed)
+        workspaces = [] if has_pod or not self._persistent else await self._kept(search.session)
         asked = Asked(
             session=search.session,
             instance=self._instance,
             controller_uid=self._configuration.controller_uid,
             limits=limits,
             closed=self._stale() or self._configuration.closed_because(),
-            taken=search.taken,
+            taken=search.taken | {workspace.name for workspace in workspaces},
+            workspace=next((it.name for it in workspaces if it.live and it.belongs_to(search.session)), ""),
         )
 
         def warm() -> SandboxPod | None:
@@ -226,11 +234,21 @@ class SessionPods:
 
         return decide(asked, listed, warm)
 
-    async def _create(self, name: str, search: _Search) -> None:
+    async def _claim(self, pod: SandboxPod, search: _Search) -> None:
+        taken = not pod.workspace_claim or await self._workspaces.take(pod.workspace_claim, search.session)
+        body = writes.claim(pod, search.session, self._now())
+        if not taken or await self._store.patch(pod, body, "claimed") is None:
+            search.lost.add(pod.uid)
+
+    async def _create(self, name: str, workspace: str, search: _Search) -> None:
         config = self._configuration.current
         assert config is not None, "an open gate comes with a configuration"
-        body = writes.newborn(config, name, self._store.namespace, search.session, self._now())
         try:
+            if config.workspace_claim is not None and not workspace:
+                await self._workspaces.create(config, name, search.session)
+            body = writes.newborn(
+                config, name, self._store.namespace, search.session, self._now(), workspace or name
+            )
             await self._store.create(body)
         except Refused as error:
             if error.reason == "AlreadyExists":
@@ -264,6 +282,22 @@ class SessionPods:
             if pod.owner == session.owner and not pod.terminating:
                 await self._store.delete(pod)
         return True
+
+    async def _end_workspaces(self, search: _Search) -> bool | None:
+        """One round; True when there is nothing left to do."""
+        for workspace in await self._kept(search.session):
+            if workspace.live and workspace.belongs_to(search.session):
+                await self._workspaces.retire(workspace)
+                return None
+        return True
+
+    async def _kept(self, session: SessionKey) -> list[Workspace]:
+        return await self._workspaces.of_session(session.id)
+
+    @property
+    def _persistent(self) -> bool:
+        config = self._configuration.current
+        return config is not None and config.workspace_claim is not None
 
     def _has_begun(self, pod: SandboxPod) -> bool:
         return pod.started or pod.uid in self._begun

@@ -122,6 +122,9 @@ class KubernetesApi:
         body = await self._request("GET", resource.path, params=params)
         return Listing(body.get("items") or [], (body.get("metadata") or {}).get("resourceVersion", ""))
 
+    async def get(self, resource: Resource, name: str) -> Object:
+        return await self._request("GET", f"{resource.path}/{name}")
+
     async def create(self, resource: Resource, body: Object) -> Object:
         return await self._request("POST", resource.path, body)
 
@@ -234,6 +237,12 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             yield line
+
+
+def is_lost(error: Refused) -> bool:
+    """Whether what was written to is gone, has changed, or is another one by now: a wrong uid in a patch is
+    invalid."""
+    return error.code in (404, 409) or (error.code == 422 and "metadata.uid" in str(error))
 
 
 def _selection(labels: str, fields: str) -> dict[str, str]:

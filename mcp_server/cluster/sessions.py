@@ -27,6 +27,7 @@ from mcp_server.cluster.kubernetes import KubernetesApi, Object, Resource
 from mcp_server.cluster.pods import MalformedPod, SandboxPod, read_pod
 from mcp_server.cluster.store import PodStore
 from mcp_server.cluster.watch import Watch
+from mcp_server.cluster.workspaces import Workspaces
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class PodSessions:
         self._now = now
         self._cache = PodCache(on_gone=self._forget)
         self._store = PodStore(api, instance_names, namespace, self._cache, on_event)
+        self._workspaces = Workspaces(api, self._store.selector, namespace, now)
         self._configuration = Configuration(instance_names.server)
         self._activity = Activity(self._stamp, self._cache.get, self._idle_timeout, now)
         self._pod_watch = Watch(
@@ -88,6 +90,7 @@ class PodSessions:
             self._cache,
             self._configuration,
             self._activity,
+            self._workspaces,
             self._stale_because,
             now,
         )
@@ -129,7 +132,7 @@ class PodSessions:
         return SessionToolResult(result, state)
 
     async def end(self, session: SessionKey, *, delete_workspace: bool) -> None:
-        await self._sessions.end(session)
+        await self._sessions.end(session, delete_workspace=delete_workspace)
 
     @contextmanager
     def hold(self, session: SessionKey) -> Iterator[None]:
@@ -166,7 +169,7 @@ class PodSessions:
                 async with self._activity.kept(pod):
                     result = await self._commands.call(pod, work, start_deadline=start_deadline)
                     first = await self._sessions.begin(pod)
-                    return result, pod, SessionState.NEW if first else SessionState.CONTINUED
+                    return result, pod, _state(pod) if first else SessionState.CONTINUED
             except AgentUnreachable as unreachable:
                 error = unreachable
             except NotServing as lost:
@@ -191,6 +194,8 @@ class PodSessions:
 
     async def _stamp(self, pod: SandboxPod) -> None:
         await self._store.patch(pod, writes.stamp(pod, self._now()))
+        if pod.workspace_claim:
+            await self._workspaces.stamp(pod.workspace_claim)
 
     def _idle_timeout(self) -> timedelta:
         return timedelta(seconds=self._configuration.limits.idle_timeout_seconds)
@@ -202,6 +207,12 @@ class PodSessions:
     def _forget(self, uid: str) -> None:
         self._commands.forget(uid)
         self._sessions.forget(uid)
+
+
+def _state(pod: SandboxPod) -> SessionState:
+    """Of a session whose first command in `pod` this was: a workspace of another name was there before."""
+    resumed = pod.workspace_claim not in ("", pod.name)
+    return SessionState.RESUMED if resumed else SessionState.NEW
 
 
 class _CachedPods:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from cli_mcp import names
 from mcp_server.cluster.cache import PodCache
-from mcp_server.cluster.kubernetes import KubernetesApi, Object, Refused, Resource
+from mcp_server.cluster.kubernetes import KubernetesApi, Object, Refused, Resource, is_lost
 from mcp_server.cluster.pods import SandboxPod, read_pod
 
 _DELETE_GRACE_SECONDS = 5
@@ -44,7 +44,7 @@ class PodStore:
         try:
             written = read_pod(await self._api.patch(self.resource, pod.name, body))
         except Refused as error:
-            if _is_lost(error):
+            if is_lost(error):
                 return None
             raise
         self._cache.written(written)
@@ -61,10 +61,5 @@ class PodStore:
         try:
             await self._api.delete(self.resource, pod.name, uid=pod.uid, grace_seconds=_DELETE_GRACE_SECONDS)
         except Refused as error:
-            if not _is_lost(error):
+            if not is_lost(error):
                 raise
-
-
-def _is_lost(error: Refused) -> bool:
-    """Whether the pod is gone, has changed, or is another one by now: a wrong uid in a patch is invalid."""
-    return error.code in (404, 409) or (error.code == 422 and "metadata.uid" in str(error))

@@ -10,6 +10,8 @@ from mcp_server.backend import SessionKey
 from mcp_server.cluster.kubernetes import Object
 from mcp_server.cluster.pods import SandboxPod
 
+_WORKSPACE_VOLUME = "workspace"
+
 
 def claim(pod: SandboxPod, session: SessionKey, now: datetime) -> Object:
     """Everything that a claim consists of in one write."""
@@ -43,38 +45,58 @@ def started(pod: SandboxPod, now: datetime) -> Object:
     return _patch(pod, {}, {names.ANNOTATION_STARTED: timestamp(now)})
 
 
-def newborn(config: SandboxConfig, name: str, namespace: str, session: SessionKey, now: datetime) -> Object:
-    """A pod for one session, from a configuration that has a template.
-
-    The annotation is the one in which Metacontroller keeps what it applied last: with it there from the start
-    the first sync, which returns exactly this, has nothing to write.
-    """
+def newborn(
+    config: SandboxConfig, name: str, namespace: str, session: SessionKey, now: datetime, workspace: str = ""
+) -> Object:
+    """A pod for one session, from a configuration that has a template; `workspace` is the claim of its volume
+    when workspaces are persistent."""
     assert config.template is not None
-    pod: Object = orjson.loads(orjson.dumps(config.template))
-    metadata = pod["metadata"]
-    labels = {**metadata.get("labels", {}), **_claimed_labels(session)}
+    annotations = _claimed_annotations(session, now)
+    pod = child(config, config.template, name, namespace, _claimed_labels(session), annotations)
+    for volume in pod["spec"].get("volumes", ()):
+        if workspace and volume["name"] == _WORKSPACE_VOLUME:
+            volume["persistentVolumeClaim"]["claimName"] = workspace
+    return pod
+
+
+def child(
+    config: SandboxConfig,
+    template: Object,
+    name: str,
+    namespace: str,
+    labels: dict[str, str],
+    annotations: dict[str, str],
+) -> Object:
+    """An object from a template of the configuration, owned by the instance.
+
+    Among its annotations is the one in which Metacontroller keeps what it applied last: with it there from
+    the start the first sync, which returns exactly this, has nothing to write.
+    """
+    made: Object = orjson.loads(orjson.dumps(template))
+    metadata = made["metadata"]
+    labels = {**metadata.get("labels", {}), **labels}
     applied = {
-        "apiVersion": "v1",
-        "kind": "Pod",
+        "apiVersion": made["apiVersion"],
+        "kind": made["kind"],
         "metadata": {
             "labels": {names.LABEL_CONTROLLER_UID: labels[names.LABEL_CONTROLLER_UID]},
             "name": name,
             "namespace": namespace,
         },
     }
-    pod["metadata"] = {
+    made["metadata"] = {
         **metadata,
         "name": name,
         "namespace": namespace,
         "labels": labels,
         "annotations": {
             **metadata.get("annotations", {}),
-            **_claimed_annotations(session, now),
+            **annotations,
             names.ANNOTATION_LAST_APPLIED: orjson.dumps(applied, option=orjson.OPT_SORT_KEYS).decode(),
         },
         "ownerReferences": [dict(config.owner_reference)],
     }
-    return pod
+    return made
 
 
 def timestamp(moment: datetime) -> str:
