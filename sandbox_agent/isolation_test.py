@@ -18,7 +18,7 @@ ROUNDS = 2
 """How many in a row must be clean."""
 _CONTROL_SECONDS = 2.0
 # What is not blocked answers as fast as the control does; to be sure it gets several times as long.
-_LEAST_SILENCE_SECONDS, _MOST_SILENCE_SECONDS = 0.1, 3.0
+_LEAST_SILENCE_SECONDS, _MOST_SILENCE_SECONDS = 0.075, 3.0
 _SILENCE_FACTOR = 10
 _PAUSE_SECONDS = 0.1
 
