@@ -246,9 +246,7 @@ class SessionPods:
         try:
             if config.workspace_claim is not None and not workspace:
                 await self._workspaces.create(config, name, search.session)
-            body = writes.newborn(
-                config, name, self._store.namespace, search.session, self._now(), workspace or name
-            )
+            body = writes.newborn(config, name, self._store.namespace, search.session, self._now(), workspace)
             await self._store.create(body)
         except Refused as error:
             if error.reason == "AlreadyExists":

@@ -148,10 +148,10 @@ class PodSessions:
         closed = self._stale_because() or self._configuration.closed_because()
         return Readiness(True, f"no new sessions: {closed}") if closed else Readiness(True)
 
-    def tool_groups(self) -> Collection[str]:
+    def offering(self) -> Offering:
         """What the instance offers now; nothing while that is not known."""
         current = self._configuration.current
-        return current.tools if current is not None else ()
+        return Offering(current.tools, current.reach) if current is not None else Offering(groups=())
 
     def session_count(self) -> int:
         return self._sessions.count_sessions()

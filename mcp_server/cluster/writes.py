@@ -48,14 +48,14 @@ def started(pod: SandboxPod, now: datetime) -> Object:
 def newborn(
     config: SandboxConfig, name: str, namespace: str, session: SessionKey, now: datetime, workspace: str = ""
 ) -> Object:
-    """A pod for one session, from a configuration that has a template; `workspace` is the claim of its volume
-    when workspaces are persistent."""
+    """A pod for one session, from a configuration that has a template; a persistent workspace is
+    the claim `workspace`, or one of the pod's own name."""
     assert config.template is not None
     annotations = _claimed_annotations(session, now)
     pod = child(config, config.template, name, namespace, _claimed_labels(session), annotations)
     for volume in pod["spec"].get("volumes", ()):
-        if workspace and volume["name"] == _WORKSPACE_VOLUME:
-            volume["persistentVolumeClaim"]["claimName"] = workspace
+        if config.workspace_claim is not None and volume["name"] == _WORKSPACE_VOLUME:
+            volume["persistentVolumeClaim"]["claimName"] = workspace or name
     return pod
 
 
