@@ -44,6 +44,7 @@ class SandboxPod:
     """Failed or Succeeded: no container of it will ever run again."""
     unschedulable: bool
     isolation_failed: bool
+    """Its last test of that has failed; one that is ready has passed it since."""
 
 
 def observe_pod(manifest: Manifest, parent: Parent) -> SandboxPod:
@@ -53,6 +54,7 @@ def observe_pod(manifest: Manifest, parent: Parent) -> SandboxPod:
     status = manifest.get("status") or {}
     conditions = {condition.get("type"): condition for condition in status.get("conditions") or ()}
     ready = conditions.get("Ready", {})
+    is_ready = ready.get("status") == "True"
     scheduled = conditions.get("PodScheduled", {})
     created = parse_time(metadata.get("creationTimestamp"))
     if created is None:
@@ -63,11 +65,11 @@ def observe_pod(manifest: Manifest, parent: Parent) -> SandboxPod:
         role=_role(metadata, labels, manifest.get("spec") or {}, parent),
         pool_hash=labels.get(names.LABEL_POOL_HASH, ""),
         created=created,
-        ready=ready.get("status") == "True",
+        ready=is_ready,
         ready_changed=parse_time(ready.get("lastTransitionTime")) or created,
         finished=status.get("phase") in ("Failed", "Succeeded"),
         unschedulable=scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable",
-        isolation_failed=_isolation_failed(status),
+        isolation_failed=not is_ready and _isolation_failed(status),
     )
 
 

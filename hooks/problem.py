@@ -12,8 +12,8 @@ class Reason(StrEnum):
     SECRETS_NOT_FOUND = "SecretsNotFound"
     SECRET_KEYS_INVALID = "SecretKeysInvalid"  # noqa: S105 - a reason
     KUBECONFIG_INVALID = "KubeconfigInvalid"
+    POLICY_WIDENED = "PolicyWidened"  # of which sandboxes that are not isolated may be the consequence
     ISOLATION_NOT_ENFORCED = "IsolationNotEnforced"
-    POLICY_WIDENED = "PolicyWidened"
     CHILDREN_NOT_READY = "ChildrenNotReady"
     DEPLOYMENT_UNAVAILABLE = "DeploymentUnavailable"
     WARM_POOL_UNHEALTHY = "WarmPoolUnhealthy"

@@ -89,6 +89,13 @@ def test_a_pod_with_another_service_account_is_foreign_whatever_its_labels() -> 
         ),
         (
             {
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "containerStatuses": [{"name": "sandbox", "lastState": {"terminated": {"exitCode": 77}}}],
+            },
+            {"isolation_failed": False},
+        ),
+        (
+            {
                 "containerStatuses": [
                     {"name": "other", "lastState": {"terminated": {"exitCode": 77}}},
                     {"name": "sandbox", "lastState": {"terminated": {"exitCode": 1, "message": "77"}}},
