@@ -6,7 +6,7 @@ of a session whose pod is known makes no request to the Kubernetes API.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from cli_mcp.execution import ExecutionError, Outcome, ProgressCallback
 from mcp_server.agents.agent import AgentAddress, AgentUnreachable, SandboxAgent
 from mcp_server.audit import CallRecord
 from mcp_server.backend import Readiness, SessionKey, SessionOutcome, SessionState, SessionToolResult
+from mcp_server.catalogue import Offering
 from mcp_server.cluster import writes
 from mcp_server.cluster.activity import Activity
 from mcp_server.cluster.cache import PodCache
