@@ -110,6 +110,14 @@ class ProxyConfig(_Model):
                 seen[route.endpoint] = here
         return self
 
+    def reach(self) -> tuple[str, ...]:
+        """A text for each endpoint, for people and models."""
+        kubernetes = (
+            f"{route.endpoint}{route.path} (Kubernetes; the credential is put in)"
+            for route in self.kubernetes
+        )
+        return (*kubernetes, *(str(route.endpoint) for route in self.allowlist))
+
 
 def proxy_config(
     servers: Iterable[KubernetesServer],

@@ -35,7 +35,8 @@ class SandboxConfig(_Model):
 
     `template` is a Pod without a name. A pod made from it gets a name and `owner_reference`; and when
     `workspace_claim`, a PersistentVolumeClaim without a name, is there, a claim of the pod's name, which then
-    stands in place of the claim name in the volume `workspace`.
+    stands in place of the claim name in the volume `workspace`. `reach` has a text for each endpoint that the
+    proxy lets sandboxes through to.
     """
 
     version: Literal[1] = 1
@@ -45,4 +46,5 @@ class SandboxConfig(_Model):
     owner_reference: dict[str, Any]
     limits: SessionLimits
     tools: tuple[str, ...]
+    reach: tuple[str, ...] = ()
     workspace_claim: dict[str, Any] | None = None

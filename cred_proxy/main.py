@@ -17,6 +17,7 @@ from aiohttp import web
 from cli_mcp.api import endpoint
 from cli_mcp.api.endpoint import Endpoint, InvalidEndpoint
 from cli_mcp.authority import CERTIFICATE_FILE, KEY_FILE
+from cli_mcp.mounted import fingerprint
 from cred_proxy.audit import write_audit_to
 from cred_proxy.health import health_application
 from cred_proxy.proxy import CredentialProxy
@@ -24,7 +25,6 @@ from cred_proxy.reload import follow
 from cred_proxy.sources import (
     InvalidSource,
     authorities_from_directory,
-    fingerprint,
     routing_from_files,
 )
 

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from cli_mcp.mounted import Fingerprint, fingerprint
 from cred_proxy.proxy import CredentialProxy
-from cred_proxy.sources import Fingerprint, fingerprint
 
 _POLL_SECONDS = 2.0
 

@@ -4,9 +4,8 @@ Both are loaded anew on `reload`. What cannot be used is reported and changes no
 stays.
 """
 
-import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -85,22 +84,6 @@ def _read(path: Path) -> bytes:
     if len(content) > MAX_FILE_BYTES:
         raise InvalidSource(f"{path} is larger than {MAX_FILE_BYTES} bytes")
     return content
-
-
-Fingerprint = tuple[object, ...]
-
-
-def fingerprint(paths: Iterable[Path]) -> Fingerprint:
-    """A value that changes when a file does, or the symbolic link of a mounted directory that leads to it."""
-    return tuple(_identity(path) for path in paths)
-
-
-def _identity(path: Path) -> tuple[object, ...] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return (os.path.realpath(path), status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 class LiveState:

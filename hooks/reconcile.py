@@ -170,6 +170,7 @@ def sandbox_config(inputs: Inputs, template: SandboxTemplate | None, closed: str
             max_lifetime_seconds=sandbox.max_lifetime_seconds,
         ),
         tools=inputs.spec.tools,
+        reach=inputs.routes.reach,
         workspace_claim=template.workspace_claim if template else None,
     ).model_dump_json(by_alias=True)
 

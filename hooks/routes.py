@@ -31,10 +31,12 @@ _CACHED_KUBECONFIGS = 256
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """The two keys of the proxy's ConfigMap. `complete` says that every target has its routes."""
+    """The two keys of the proxy's ConfigMap. `reach` has a text for each endpoint that they let through to;
+    `complete` says that every target has its routes."""
 
     proxy_config: str
     kubeconfig: str
+    reach: tuple[str, ...]
     complete: bool
 
     @property
@@ -142,4 +144,4 @@ def _last_good(request: HookRequest, proxy: Proxy) -> Routes:
 
 
 def _routes(config: ProxyConfig, kubeconfig: str, *, complete: bool = True) -> Routes:
-    return Routes(config.model_dump_json(by_alias=True), kubeconfig, complete)
+    return Routes(config.model_dump_json(by_alias=True), kubeconfig, config.reach(), complete)

@@ -22,6 +22,7 @@ from cli_mcp.kubeconfig import (
     dummy_kubeconfig,
     parse_kubeconfig,
 )
+from cli_mcp.mounted import fingerprint
 from cli_mcp.names import CA_PATH, KUBECONFIG_KEY, KUBECONFIG_PATH
 from cli_mcp.proxy_config import (
     AllowlistRouteConfig,
@@ -36,7 +37,7 @@ from cred_proxy.certificates import InvalidAuthority, parse_authorities
 from cred_proxy.proxy import ClientIdentity, CredentialProxy, Listener
 from cred_proxy.reload import follow
 from cred_proxy.routes import InvalidRoutes, build_routes
-from cred_proxy.sources import InvalidSource, Routing, authorities_from_directory, fingerprint
+from cred_proxy.sources import InvalidSource, Routing, authorities_from_directory
 from local_runtime.environment import NoSuchFile, SecretFiles
 from local_runtime.netns import NetworkNamespaces
 from local_runtime.netns_helper import LISTEN_ADDRESS
@@ -66,16 +67,6 @@ class Reach:
 
     config: ProxyConfig
     kubeconfig: Kubeconfig | None
-
-    def described(self) -> list[str]:
-        """One line for each endpoint, for whoever starts the server."""
-        return [
-            *(
-                f"{route.endpoint}{route.path} (Kubernetes; the credential is put in)"
-                for route in self.config.kubernetes
-            ),
-            *(str(route.endpoint) for route in self.config.allowlist),
-        ]
 
     def hosts(self) -> set[str]:
         return {route.host for route in (*self.config.kubernetes, *self.config.allowlist)}

@@ -6,7 +6,6 @@ import contextlib
 import ipaddress
 import logging
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -21,6 +20,7 @@ from cli_mcp.api import quantity
 from cli_mcp.api.document import UnreadableYaml, load_instance
 from cli_mcp.api.instance import CliMcpInstance
 from cli_mcp.api.problems import InvalidInstance
+from cli_mcp.program import STOP_SIGNALS, CannotStart, allow_all_descriptors, cannot_listen, stop_events
 from cli_mcp.state_dir import own_state_directory
 from local_runtime import bubblewrap, cgroups, probe, screen, seccomp
 from local_runtime.audit_file import AuditFile
@@ -39,6 +39,7 @@ from local_runtime.state import StateDirectory, StateInUse
 from local_runtime.tool_helper import tool_program
 from mcp_server.app import build_app
 from mcp_server.authentication import Authenticator, NoAuthentication, StaticToken
+from mcp_server.catalogue import Offering
 from mcp_server.serving import serve
 from mcp_server.settings import LOOPBACK_HOSTS, ServerSettings
 
@@ -51,10 +52,6 @@ log = logging.getLogger("cli_mcp.local")
 DRAIN_SECONDS = 10.0
 # A pod has the limit of its node (podPidsLimit); threads count, and a JVM or a test runner has hundreds.
 PROCESSES_PER_SESSION = 1024
-
-
-class CannotStart(Exception):
-    """Something about the arguments or files; the message is for the person who typed them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,13 +245,13 @@ async def _serve_sessions(
 ) -> None:
     token, token_file = _token(arguments, state)
     authenticator: Authenticator = NoAuthentication() if token is None else StaticToken(token)
-    reach = egress.reach.described()
-    settings = ServerSettings(
-        egress_hint=screen.egress_hint(reach),
-        allowed_hosts=LOOPBACK_HOSTS | {arguments.host},
-    )
-    app = build_app(sessions, settings, authenticator, registry, tools=lambda: instance.spec.tools)
-    stop, stop_now = _signals()
+    settings = ServerSettings(allowed_hosts=LOOPBACK_HOSTS | {arguments.host})
+
+    def offering() -> Offering:
+        return Offering(instance.spec.tools, egress.reach.config.reach())
+
+    app = build_app(sessions, settings, authenticator, registry, offering=offering)
+    stop, stop_now = stop_events(_stop_signals())
 
     def announce(port: int) -> None:
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
@@ -262,7 +259,7 @@ async def _serve_sessions(
         print(
             screen.first_screen(
                 access,
-                reach=reach,
+                reach=egress.reach.config.reach(),
                 audit_file=state.audit_file,
                 unused=screen.unused_fields(instance, ssh_served=ssh is not None),
                 ssh=ssh_access,
@@ -273,7 +270,7 @@ async def _serve_sessions(
     ssh_access: Access | None = None
     async with contextlib.AsyncExitStack() as stack:
         if ssh is not None and arguments.ssh is not None:
-            gateway = ssh.gateway(app, sessions, settings.egress_hint, audit)
+            gateway = ssh.gateway(app, sessions, offering, audit)
             serving = gateway.serving(
                 *arguments.ssh, drain_seconds=DRAIN_SECONDS, stop=stop, stop_now=stop_now
             )
@@ -297,10 +294,7 @@ def _cannot_listen(option: str, host: str, port: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CannotStart(
-            f"cannot listen on {host} port {port}: {error.strerror}; "
-            f"choose another port with {option} 127.0.0.1:PORT"
-        ) from None
+        raise cannot_listen(host, port, error, option) from None
 
 
 def _local_ssh(arguments: Arguments, instance: CliMcpInstance, state: StateDirectory) -> "LocalSsh | None":
@@ -402,19 +396,10 @@ def _token(arguments: Arguments, state: StateDirectory) -> tuple[str | None, Pat
     return token, arguments.token_file.resolve()
 
 
-def _signals() -> tuple[asyncio.Event, asyncio.Event]:
-    """Events that the first and the second signal set."""
-    stop, stop_now = asyncio.Event(), asyncio.Event()
-
-    def on_signal() -> None:
-        (stop_now if stop.is_set() else stop).set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # not after nohup(1)
-        loop.add_signal_handler(signal.SIGHUP, on_signal)
-    return stop, stop_now
+def _stop_signals() -> list[signal.Signals]:
+    """With SIGHUP, the closed terminal, unless nohup(1) had it ignored."""
+    hung_up = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL else []
+    return [*STOP_SIGNALS, *hung_up]
 
 
 def _prepare_process() -> None:
@@ -423,9 +408,7 @@ def _prepare_process() -> None:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
-    # Each sandbox takes about ten descriptors.
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    allow_all_descriptors()
     if sys.version_info < (3, 12):
         # The default would be a thread for every sandbox.
         watcher = asyncio.PidfdChildWatcher()

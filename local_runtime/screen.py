@@ -73,16 +73,6 @@ def _field(name: str, values: Sequence[str]) -> str:
     return "\n".join(f"  {label:<15}  {value}" for label, value in zip_longest([name], values, fillvalue=""))
 
 
-def egress_hint(reach: Sequence[str]) -> str:
-    """What a model is told about its network."""
-    if not reach:
-        return "There is no network: nothing outside the sandbox can be reached."
-    return (
-        f"The network ends at a proxy, which lets through to these hosts only: {', '.join(reach)}. "
-        "HTTPS clients find it and its CA in the environment; credentials of your own are dropped."
-    )
-
-
 def claude_code(access: Access) -> str:
     headers = [
         f"--header {shlex.quote(f'{name}: {value}')}" for name, value in access.headers("claude").items()

@@ -4,6 +4,8 @@ The keys of a route are in `<name of its Secret>/authorized_keys` below --secret
 hostKeySecret, or one that is made once and kept in the state directory.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from local_runtime.audit_file import AuditFile
 from local_runtime.sessions import LocalSessions
 from local_runtime.state import StateDirectory
 from mcp_server.app import calls_of, tool_calls_of
-from mcp_server.catalogue import ALL_GROUPS, catalogue
+from mcp_server.catalogue import ALL_GROUPS, Offering, offer
 from ssh_gateway.access import ACCESS_FILE, Access, example_username, to_json
 from ssh_gateway.audit import audit_line
 from ssh_gateway.authorization import AUTHORIZED_KEYS_FILE, Authorizer
@@ -44,11 +46,13 @@ class LocalSsh:
         self._state = state
         self.host_key = _host_key(self.spec, self._secrets_dir, state)
 
-    def gateway(self, app: Starlette, sessions: LocalSessions, egress_hint: str, audit: AuditFile) -> Gateway:
+    def gateway(
+        self, app: Starlette, sessions: LocalSessions, offering: Callable[[], Offering], audit: AuditFile
+    ) -> Gateway:
         """The gateway for the sessions that `app` serves over HTTP."""
         return Gateway(
             tool_calls_of(app),
-            catalogue(ALL_GROUPS, egress_hint, SESSION_HINT),
+            offer(lambda: replace(offering(), groups=ALL_GROUPS), SESSION_HINT),
             calls_of(app),
             sessions.hold,
             Authorizer(lambda: self.spec.routes, self._secrets_dir, lambda: datetime.now(UTC)),

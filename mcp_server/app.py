@@ -14,7 +14,7 @@ from starlette.routing import Route
 from mcp_server.authentication import Authenticator
 from mcp_server.backend import Readiness, SandboxBackend
 from mcp_server.calls import RunningCalls
-from mcp_server.catalogue import Groups, bash_alone
+from mcp_server.catalogue import Offering, offer
 from mcp_server.endpoint import McpEndpoint
 from mcp_server.guards import Guards
 from mcp_server.metrics import CONTENT_TYPE, Metrics
@@ -29,10 +29,11 @@ def build_app(
     authenticator: Authenticator,
     registry: CollectorRegistry | None = None,
     notice: Callable[[], str] = lambda: "",
-    tools: Groups = bash_alone,
+    offering: Callable[[], Offering] = Offering,
 ) -> Starlette:
     """The application, for `serving.serve`. Its /metrics show what else is in `registry`, too, and its
-    /health what an operator should know though it serves: `notice`. `tools` are the groups on offer."""
+    /health what an operator should know though it serves: `notice`. `offering` is asked at each
+    call and list of tools."""
     calls = RunningCalls()
     metrics = Metrics(
         registry,
@@ -43,7 +44,7 @@ def build_app(
     tool_calls = ToolCalls(
         backend, calls, metrics, progress_interval_seconds=settings.progress_interval_seconds
     )
-    endpoint = McpEndpoint(tool_calls, settings, tools)
+    endpoint = McpEndpoint(tool_calls, settings, offer(offering))
 
     async def live(request: Request) -> Response:
         return JSONResponse({"live": True})

@@ -13,8 +13,8 @@ from mcp_server.tool_calls import Finished
 class Bash:
     """See mcp_server.tool_calls.Tool."""
 
-    def __init__(self, egress_hint: str, session_hint: str = HTTP_SESSION_HINT) -> None:
-        self.definition = bash_tool(egress_hint, session_hint)
+    def __init__(self, network_hint: str, session_hint: str = HTTP_SESSION_HINT) -> None:
+        self.definition = bash_tool(network_hint, session_hint)
 
     def prepare(self, arguments: Mapping[str, object]) -> "PreparedCommand":
         return PreparedCommand(parse_arguments(arguments))

@@ -1,44 +1,50 @@
 """The tools that a server can offer, by group as `spec.tools` names them."""
 
 from collections.abc import Callable, Collection, Mapping
-from functools import cache
+from dataclasses import dataclass
+from functools import lru_cache
 
 from mcp_server.bash import Bash
 from mcp_server.file_tools import FILE_TOOLS
 from mcp_server.process_tools import PROCESS_TOOLS
 from mcp_server.shell_exec import ShellExec
-from mcp_server.tool import HTTP_SESSION_HINT
+from mcp_server.tool import HTTP_SESSION_HINT, egress_hint
 from mcp_server.tool_calls import Tool
 
 ALL_GROUPS = ("bash", "files", "processes")
 
 
-Groups = Callable[[], Collection[str]]
-"""The groups that are on offer now: an instance may be changed while its server runs."""
+@dataclass(frozen=True, slots=True)
+class Offering:
+    """What an instance says of its tools now; it may be changed while its server runs.
+
+    `groups` are those of spec.tools, and `reach` has a text for each endpoint that a sandbox can connect to.
+    """
+
+    groups: tuple[str, ...] = ("bash",)
+    reach: tuple[str, ...] = ()
+
+
 Offer = Callable[[], Mapping[str, Tool]]
 """The tools that are on offer now, by name, always in the same order."""
 
 
-def bash_alone() -> Collection[str]:
-    return ("bash",)
-
-
 def catalogue(
-    groups: Collection[str], egress_hint: str, session_hint: str = HTTP_SESSION_HINT
+    groups: Collection[str], network_hint: str, session_hint: str = HTTP_SESSION_HINT
 ) -> Mapping[str, Tool]:
     """The tools of these groups by name, always in the same order.
 
-    `egress_hint` and `session_hint` are a sentence each: what can be reached, and which sandbox it is.
+    `network_hint` and `session_hint` are a sentence each: what can be reached, and which sandbox it is.
     """
     members: Mapping[str, tuple[Tool, ...]] = {
-        "bash": (Bash(egress_hint, session_hint),),
+        "bash": (Bash(network_hint, session_hint),),
         "files": FILE_TOOLS,
         "processes": (ShellExec(), *PROCESS_TOOLS),
     }
     return {tool.definition.name: tool for group in ALL_GROUPS if group in groups for tool in members[group]}
 
 
-def offer(groups: Groups, egress_hint: str) -> Offer:
-    """The tools of whatever groups are on offer at the time."""
-    known = cache(lambda now: catalogue(now, egress_hint))
-    return lambda: known(frozenset(groups()))
+def offer(offering: Callable[[], Offering], session_hint: str = HTTP_SESSION_HINT) -> Offer:
+    """The tools of what is offered at the time, made when that changes."""
+    made = lru_cache(maxsize=1)(lambda now: catalogue(now.groups, egress_hint(now.reach), session_hint))
+    return lambda: made(offering())

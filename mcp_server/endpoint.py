@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from mcp_server.backend import SessionKey
-from mcp_server.catalogue import Groups, offer
+from mcp_server.catalogue import Offer
 from mcp_server.guards import caller_of
 from mcp_server.settings import ServerSettings
 from mcp_server.tool import SESSION_HEADER, parse_session_id
@@ -26,8 +26,7 @@ _WHICH = f"Which one is told by the HTTP header {SESSION_HEADER}."
 class McpEndpoint:
     """An ASGI application; it serves while `running()` is entered."""
 
-    def __init__(self, calls: ToolCalls, settings: ServerSettings, groups: Groups) -> None:
-        tools = offer(groups, settings.egress_hint)
+    def __init__(self, calls: ToolCalls, settings: ServerSettings, tools: Offer) -> None:
         server = tool_server(calls, tools, _session_of, _WHICH)
         # Event streams, not plain JSON: progress, keep-alive comments and a noticed disconnect need one.
         self._manager = StreamableHTTPSessionManager(

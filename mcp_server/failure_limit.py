@@ -1,7 +1,8 @@
 """How often an address may fail: a limit on guesses that leaves alone who does not guess."""
 
-import ipaddress
 from collections import OrderedDict
+
+from mcp_server.client_address import network_of
 
 FAILURES_AT_ONCE, FAILURES_PER_SECOND = 20, 1
 _ADDRESSES = 10_000
@@ -16,7 +17,7 @@ class FailureLimit:
 
     def take(self, address: str, now: float) -> bool:
         """Whether that address may fail once more; a success is to be given back."""
-        network = _network(address)
+        network = network_of(address)
         spent = self._current(network, now)
         if spent + 1 > FAILURES_AT_ONCE:
             return False
@@ -24,7 +25,7 @@ class FailureLimit:
         return True
 
     def give_back(self, address: str, now: float) -> None:
-        network = _network(address)
+        network = network_of(address)
         self._set(network, max(0.0, self._current(network, now) - 1), now)
 
     def _current(self, network: str, now: float) -> float:
@@ -36,15 +37,3 @@ class FailureLimit:
         self._spent[network] = (spent, now)
         if len(self._spent) > _ADDRESSES:
             self._spent.popitem(last=False)
-
-
-def _network(address: str) -> str:
-    """The part of a client's address that its user cannot choose: all of IPv4, 64 bits of IPv6."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    if mapped is not None or parsed.version == 4:
-        return str(mapped or parsed)
-    return str(ipaddress.ip_network((parsed, 64), strict=False))

@@ -5,8 +5,6 @@ import asyncio
 import ipaddress
 import logging
 import os
-import resource
-import signal
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
@@ -14,17 +12,24 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.config.kubeconfig import SingleConfig
 from lightkube.core.exceptions import ConfigError
 from prometheus_client import CollectorRegistry
 
 from cli_mcp.names import SERVER_PORT
+from cli_mcp.program import (
+    CannotStart,
+    allow_all_descriptors,
+    cannot_listen,
+    listen_address,
+    stop_events,
+)
 from mcp_server.agents.client import AgentClient
 from mcp_server.agents.signing import CallSigner, InvalidSessionKeys
 from mcp_server.app import build_app
 from mcp_server.audit import AuditLog
 from mcp_server.authentication import Authenticator
+from mcp_server.cluster.kube_config import kube_config
 from mcp_server.cluster.kubernetes import KubernetesApi
 from mcp_server.cluster.sessions import PodSessions
 from mcp_server.cluster_metrics import ClusterMetrics
@@ -48,17 +53,7 @@ that. The machine must reach the IP addresses of pods. Clients send a Kubernetes
   kubectl -n team create token cli-mcp-demo-client
 """
 
-EGRESS_HINT = (
-    "The network is closed but for the hosts that this class of sandboxes lists. HTTP clients find them by "
-    "the proxy variables that are set (HTTPS_PROXY); every other host is `403 domain not allowed`. Where a "
-    "Kubernetes cluster is among them, kubectl works as it is ($KUBECONFIG)."
-)
-
 log = logging.getLogger("cli_mcp.server")
-
-
-class CannotStart(Exception):
-    """Something about the arguments or files; the message is for the person who typed them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     for name in ("uvicorn", "aiohttp"):
         logging.getLogger(name).setLevel(logging.WARNING)
     parsed = parse_arguments(arguments)
-    _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    allow_all_descriptors()
     try:
         asyncio.run(_run(parsed, os.environ))
     except (CannotStart, ConfigError, InvalidCertificate, InvalidSessionKeys) as error:
@@ -155,20 +149,6 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
     )
 
 
-def listen_address(text: str) -> tuple[str, int]:
-    """An IP address, or "" for all, and a port. Raises argparse.ArgumentTypeError."""
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no [HOST]:PORT")
-    if host == "localhost":
-        host = "127.0.0.1"
-    try:
-        return host and str(ipaddress.ip_address(host)), int(port)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{host!r} is no IP address") from None
-
-
 def is_loopback(host: str) -> bool:
     return host != "" and ipaddress.ip_address(host).is_loopback
 
@@ -176,28 +156,14 @@ def is_loopback(host: str) -> bool:
 def server_settings(arguments: Arguments) -> ServerSettings:
     """Host is checked on loopback only: load balancers and Routes have any name."""
     return ServerSettings(
-        egress_hint=EGRESS_HINT,
         allowed_hosts=LOOPBACK_HOSTS if is_loopback(arguments.host) else None,
         allowed_origins=arguments.allowed_origins,
     )
 
 
-def kube_config(file: Path | None) -> SingleConfig:
-    """The cluster of `file`, of the pod this runs in, or of KUBECONFIG. Raises CannotStart."""
-    try:
-        config = (KubeConfig.from_file(file) if file else KubeConfig.from_env()).get()
-    except (ConfigError, OSError) as error:
-        raise CannotStart(str(error)) from None
-    except (yaml.YAMLError, LookupError, TypeError, ValueError):
-        # What lightkube raises for what is YAML but no kubeconfig; it may quote credentials.
-        raise CannotStart(f"{file or 'the kubeconfig'} cannot be read: it is no kubeconfig") from None
-    assert config is not None
-    return config
-
-
 async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
     """Serve until a signal comes. Raises CannotStart, ConfigError, InvalidCertificate, InvalidSessionKeys."""
-    stop, stop_now = _signals()
+    stop, stop_now = stop_events()
     config = kube_config(arguments.kubeconfig)
     namespace = arguments.namespace or environment.get("POD_NAMESPACE") or config.namespace
     # Only for the agents' logs: what counts is the signature.
@@ -230,7 +196,7 @@ async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
                     authenticator,
                     registry,
                     notice=lambda: certificate.problem if certificate else "",
-                    tools=sessions.tool_groups,
+                    offering=sessions.offering,
                 ),
                 arguments.host,
                 arguments.port,
@@ -243,10 +209,7 @@ async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
                 ),
             )
         except OSError as error:
-            raise CannotStart(
-                f"cannot listen on {arguments.host or 'any address'} port {arguments.port}: "
-                f"{error.strerror}; choose another port with --listen"
-            ) from None
+            raise cannot_listen(arguments.host, arguments.port, error) from None
 
 
 async def _authenticator(
@@ -262,15 +225,3 @@ async def _authenticator(
     api = await running.enter_async_context(KubernetesApi.connected(reviewing))
     reviewer = kind(api, namespace, arguments.instance)
     return ReviewAuthenticator(reviewer, on_verdict=metrics.caller_reviewed)
-
-
-def _signals() -> tuple[asyncio.Event, asyncio.Event]:
-    """Events that the first and the second SIGTERM or SIGINT set."""
-    stop, stop_now = asyncio.Event(), asyncio.Event()
-
-    def on_signal() -> None:
-        (stop_now if stop.is_set() else stop).set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, on_signal)
-    return stop, stop_now

@@ -17,6 +17,11 @@ from mcp_server.listener import BoundedListener
 
 # Connections beyond this are hung up on: each may hold a request of several megabytes.
 MAX_CONNECTIONS = 2_000
+# Of them, those from one address: a silent client must not keep others out. Behind a load balancer or a NAT
+# many clients share one.
+MAX_CONNECTIONS_PER_ADDRESS = 500
+# asyncio's own is a minute.
+HANDSHAKE_SECONDS = 10.0
 # What asyncio sets aside for each TLS connection from before its handshake on. By its own 256 KiB as many
 # silent clients would take 600 MB.
 _TLS_BUFFER_BYTES = 32 * 1024
@@ -109,7 +114,11 @@ async def serve(
     calls = calls_of(app)
     if tls is not None:
         SSLProtocol.max_size = _TLS_BUFFER_BYTES
-    with BoundedListener.listen_on(host, port, MAX_CONNECTIONS) as listener:
+        # uvicorn has no option for it.
+        asyncio.constants.SSL_HANDSHAKE_TIMEOUT = HANDSHAKE_SECONDS
+    # Without TLS all clients are on this machine, and have one address.
+    from_one_address = MAX_CONNECTIONS if tls is None else MAX_CONNECTIONS_PER_ADDRESS
+    with BoundedListener.listen_on(host, port, MAX_CONNECTIONS, from_one_address) as listener:
         # Inherited by its connections, on which asyncio would not set it: an answer, sent as head and body,
         # would wait for the client's delayed acknowledgement: 40 ms.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

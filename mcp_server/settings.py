@@ -8,14 +8,11 @@ LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """`egress_hint` is one sentence for the model: what a command can reach over the network.
-
-    `allowed_hosts` are the names, without port, that a Host header may have; None accepts any, for a server
-    behind a load balancer of unknown name. A browser's Origin must be one of `allowed_origins`
+    """`allowed_hosts` are the names, without port, that a Host header may have; None accepts any, for a
+    server behind a load balancer of unknown name. A browser's Origin must be one of `allowed_origins`
     (scheme://host[:port]) or on one of `allowed_hosts`.
     """
 
-    egress_hint: str = "There is no network: nothing outside the sandbox can be reached."
     allowed_hosts: frozenset[str] | None = LOOPBACK_HOSTS
     allowed_origins: frozenset[str] = frozenset()
     max_body_bytes: int = 4 * 1024 * 1024

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from mcp_server.mounted import fingerprint
+from cli_mcp.mounted import fingerprint
 
 _log = logging.getLogger(__name__)
 

@@ -64,15 +64,25 @@ HTTP_SESSION_HINT = (
 )
 
 
-def bash_tool(egress_hint: str, session_hint: str = HTTP_SESSION_HINT) -> types.Tool:
+def egress_hint(reach: Sequence[str]) -> str:
+    """What a model is told about its network, when these are the endpoints that it reaches."""
+    if not reach:
+        return "There is no network: nothing outside the sandbox can be reached."
+    return (
+        f"The network ends at a proxy, which lets through to these hosts only: {', '.join(reach)}. "
+        "HTTPS clients find it and its CA in the environment; credentials of your own are dropped."
+    )
+
+
+def bash_tool(network_hint: str, session_hint: str = HTTP_SESSION_HINT) -> types.Tool:
     """The definition that tools/list gives. Hints are those of a tool that can do anything to its sandbox.
 
-    `egress_hint` and `session_hint` are a sentence each: what can be reached, and which sandbox it is.
+    `network_hint` and `session_hint` are a sentence each: what can be reached, and which sandbox it is.
     """
     return types.Tool(
         name=TOOL_NAME,
         title="Run a bash command",
-        description=_description(egress_hint, session_hint),
+        description=_description(network_hint, session_hint),
         input_schema=_INPUT_SCHEMA,
         annotations=types.ToolAnnotations(
             read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True
@@ -80,7 +90,7 @@ def bash_tool(egress_hint: str, session_hint: str = HTTP_SESSION_HINT) -> types.
     )
 
 
-def _description(egress_hint: str, session_hint: str) -> str:
+def _description(network_hint: str, session_hint: str) -> str:
     return f"""\
 Run a command in a bash shell that lives in a sandbox of its own and stays there between calls.
 
@@ -92,7 +102,7 @@ command is killed with exit code {TIMEOUT_EXIT_CODE}; the shell and its state st
 the background: `long-job > job.log 2>&1 &` returns at once, and later calls can look at the file.
 - Of output over {STREAM_LIMIT_BYTES:,} bytes a stream the beginning and the end are returned; all of it is \
 in a file that the result names (`output_file`).
-- {egress_hint}
+- {network_hint}
 - One call at a time runs in a session; more wait their turn. {session_hint}"""
 
 

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,7 +14,8 @@ import asyncssh
 
 from mcp_server.backend import SessionKey
 from mcp_server.calls import RunningCalls
-from mcp_server.tool_calls import Tool, ToolCalls
+from mcp_server.catalogue import Offer
+from mcp_server.tool_calls import ToolCalls
 from mcp_server.tool_server import tool_server
 from ssh_gateway.admission import Admission, Limits, Refusal
 from ssh_gateway.audit import Event, SshAuditSink, SshRecord
@@ -55,7 +56,7 @@ class Gateway:
     def __init__(
         self,
         tool_calls: ToolCalls,
-        tools: Mapping[str, Tool],
+        tools: Offer,
         calls: RunningCalls,
         hold: Callable[[SessionKey], AbstractContextManager[None]],
         authorizer: Authorizer,
@@ -208,7 +209,7 @@ class Gateway:
             channel.finish_reading()
         assert connection.username is not None
         key = session_key(connection.username)
-        server = tool_server(self._tool_calls, lambda: self._tools, lambda context: key, SESSION_HINT)
+        server = tool_server(self._tool_calls, self._tools, lambda context: key, SESSION_HINT)
         silence = asyncio.get_running_loop().call_later(
             self._settings.first_message_seconds, _end_silence, channel
         )

@@ -4,25 +4,30 @@ import argparse
 import asyncio
 import logging
 import os
-import resource
-import signal
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from cli_mcp.names import SSH_PORT
+from cli_mcp.program import (
+    CannotStart,
+    allow_all_descriptors,
+    cannot_listen,
+    listen_address,
+    stop_events,
+)
 from mcp_server.agents.client import AgentClient
 from mcp_server.agents.signing import CallSigner, InvalidSessionKeys
 from mcp_server.audit import AuditLog
 from mcp_server.calls import RunningCalls
-from mcp_server.catalogue import ALL_GROUPS, catalogue
+from mcp_server.catalogue import ALL_GROUPS, offer
+from mcp_server.cluster.kube_config import kube_config
 from mcp_server.cluster.kubernetes import KubernetesApi
 from mcp_server.cluster.sessions import PodSessions
-from mcp_server.main import EGRESS_HINT, CannotStart, kube_config, listen_address
 from mcp_server.metrics import Metrics
 from mcp_server.tool_calls import ToolCalls
 from ssh_gateway.audit import write_audit_to
@@ -55,8 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     """Exit status 0 after a signal, 1 when the gateway cannot start, 2 for wrong arguments."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.INFO, stream=sys.stderr)
     parsed = parse_arguments(arguments)
-    _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    allow_all_descriptors()
     try:
         asyncio.run(_run(parsed, os.environ))
     except (CannotStart, HostKeyProblem, InvalidSessionKeys) as error:
@@ -108,7 +112,7 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
 
 async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
     """Serve until a signal comes. Raises CannotStart, HostKeyProblem, InvalidSessionKeys."""
-    stop, stop_now = _signals()
+    stop, stop_now = stop_events()
     host_key = load_host_key(arguments.host_key)
     config = kube_config(arguments.kubeconfig)
     namespace = arguments.namespace or environment.get("POD_NAMESPACE") or config.namespace
@@ -132,7 +136,7 @@ async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
         )
         gateway = Gateway(
             ToolCalls(backend, calls, metrics, progress_interval_seconds=_PROGRESS_INTERVAL_SECONDS),
-            catalogue(ALL_GROUPS, EGRESS_HINT, SESSION_HINT),
+            offer(lambda: replace(sessions.offering(), groups=ALL_GROUPS), SESSION_HINT),
             calls,
             backend.hold,
             Authorizer(routes_in(arguments.routes), arguments.authorized_keys_dir, lambda: datetime.now(UTC)),
@@ -156,19 +160,4 @@ async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
                 ),
             )
         except OSError as error:
-            raise CannotStart(
-                f"cannot listen on {host or 'any address'} port {port}: {error.strerror}; "
-                "choose another port with --listen"
-            ) from None
-
-
-def _signals() -> tuple[asyncio.Event, asyncio.Event]:
-    """Events that the first and the second SIGTERM or SIGINT set."""
-    stop, stop_now = asyncio.Event(), asyncio.Event()
-
-    def on_signal() -> None:
-        (stop_now if stop.is_set() else stop).set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, on_signal)
-    return stop, stop_now
+            raise cannot_listen(host, port, error) from None

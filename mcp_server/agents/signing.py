@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from pydantic import ValidationError
 
 from cli_mcp.agent_token import TOKEN_LIFETIME_SECONDS, Claims, body_digest
+from cli_mcp.mounted import fingerprint
 from cli_mcp.session_keys import SessionKeys
-from mcp_server.mounted import fingerprint
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from cred_proxy.sources import (
     Routing,
     Source,
     authorities_from_directory,
-    fingerprint,
     routing_from_files,
 )
 
@@ -123,20 +122,3 @@ def test_an_authority_that_cannot_be_used_is_named_with_its_directory(
     (tmp_path / "ca.key").write_bytes(key)
     with pytest.raises(InvalidSource, match=str(tmp_path)):
         authorities_from_directory(tmp_path)()
-
-
-def test_a_fingerprint_changes_with_content_links_and_existence(tmp_path: Path) -> None:
-    for version in ("1", "2"):
-        (tmp_path / version).mkdir()
-        (tmp_path / version / "file").write_text("same")
-    link = tmp_path / "data"
-    file = link / "file"
-    seen = {fingerprint([file])}
-    for version in ("1", "2"):
-        link.unlink(missing_ok=True)
-        link.symlink_to(version)
-        assert fingerprint([file]) == fingerprint([file])
-        seen.add(fingerprint([file]))
-    file.write_text("longer content")
-    seen.add(fingerprint([file]))
-    assert len(seen) == 4

@@ -19,7 +19,7 @@ INPUTS = Inputs(
     parent=PARENT,
     spec=InstanceSpec.model_validate({"proxy": ALLOWLIST}),
     settings=SETTINGS,
-    routes=Routes("{}", "kubeconfig", complete=True),
+    routes=Routes("{}", "kubeconfig", (), complete=True),
     dns_addresses=["169.254.20.10/32"],
     proxy_address="10.96.0.20",
     session_keys=[],

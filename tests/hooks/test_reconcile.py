@@ -211,6 +211,22 @@ def test_a_lagging_cache_makes_no_pod_too_many(world: World) -> None:
     assert len(world.pods()) == 5
 
 
+def test_what_sandboxes_reach_is_told_and_rolls_no_sandbox(world: World) -> None:
+    settled(world, {"sandbox": {"warmPoolSize": 1}, "proxy": BOTH})
+    before = world.sandbox_config()
+    assert before["reach"] == [
+        "api.example.com:6443 (Kubernetes; the credential is put in)",
+        "pypi.org:443",
+        "registry.example.com:5000",
+    ]
+    pods = world.pods().keys()
+    settled(world, {"sandbox": {"warmPoolSize": 1}, "proxy": KUBERNETES})
+    after = world.sandbox_config()
+    assert after["reach"] == before["reach"][:1]
+    assert after["poolHash"] == before["poolHash"]
+    assert world.pods().keys() == pods
+
+
 def test_a_pod_from_the_server_costs_no_write(world: World) -> None:
     settled(world, {"proxy": ALLOWLIST})
     config = world.sandbox_config()

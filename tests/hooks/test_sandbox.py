@@ -108,9 +108,12 @@ def policy(name: str, given: Inputs) -> Manifest:
 
 def test_the_pool_hash_covers_what_a_pod_mounts_by_subpath() -> None:
     same = template().pool_hash
-    assert template(routes=Routes("other routes", "kubeconfig", complete=True)).pool_hash == same
+    assert (
+        template(routes=Routes("other routes", "kubeconfig", ("elsewhere:443",), complete=True)).pool_hash
+        == same
+    )
     assert template(session_keys=None).pool_hash == same
-    assert template(routes=Routes("{}", "another kubeconfig", complete=True)).pool_hash != same
+    assert template(routes=Routes("{}", "another kubeconfig", (), complete=True)).pool_hash != same
     assert template().pod["metadata"]["labels"][names.LABEL_POOL_HASH] == same
 
 

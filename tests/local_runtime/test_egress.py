@@ -79,17 +79,17 @@ def write_kubeconfig(secrets: SecretFiles, text: str) -> None:
 
 
 def test_without_a_proxy_nothing_is_reached(secrets: SecretFiles) -> None:
-    assert read_reach(instance(), secrets).described() == []
+    assert read_reach(instance(), secrets).config.reach() == ()
 
 
 def test_what_is_reached_is_described_with_ports_and_paths(secrets: SecretFiles) -> None:
     write_kubeconfig(secrets, kubeconfig(server="https://Rancher.test/k8s/clusters/c-1/"))
     reach = read_reach(instance(KUBERNETES, allow("pypi.org", "[::1]:8443")), secrets)
-    assert reach.described() == [
+    assert reach.config.reach() == (
         "rancher.test:443/k8s/clusters/c-1 (Kubernetes; the credential is put in)",
         "pypi.org:443",
         "[::1]:8443",
-    ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ async def test_a_new_kubeconfig_replaces_the_old_one_whole(
         write_kubeconfig(secrets, yaml.safe_dump(new))
         await until(lambda: "other.test" in shown.read_text())
         assert "api.test" in as_it_was.read()  # another file, not this one with another content
-    assert fixture.egress.reach.described() == ["other.test:443 (Kubernetes; the credential is put in)"]
+    assert fixture.egress.reach.config.reach() == ("other.test:443 (Kubernetes; the credential is put in)",)
     assert 'user "cert": `client-certificate`' in caplog.text
     assert fixture.egress.problem() is None
 

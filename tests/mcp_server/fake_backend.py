@@ -14,6 +14,7 @@ from cli_mcp.execution import NotSessionOwner, Outcome, Progress, ProgressCallba
 from mcp_server.app import build_app
 from mcp_server.authentication import Authenticator, StaticToken
 from mcp_server.backend import Readiness, SessionKey, SessionOutcome, SessionState, SessionToolResult
+from mcp_server.catalogue import Offering
 from mcp_server.serving import serve
 from mcp_server.settings import ServerSettings
 
@@ -141,11 +142,17 @@ async def running_server(
     *,
     drain_seconds: float = 10,
     tools: Sequence[str] = ("bash",),
+    reach: Sequence[str] = (),
 ) -> AsyncIterator[RunningServer]:
     backend = backend or FakeBackend()
     # Progress is quicker than in real life, so that tests need not wait for it.
     settings = settings or replace(ServerSettings(), progress_interval_seconds=0.1)
-    app = build_app(backend, settings, authenticator or StaticToken(TOKEN), tools=lambda: tools)
+    app = build_app(
+        backend,
+        settings,
+        authenticator or StaticToken(TOKEN),
+        offering=lambda: Offering(tuple(tools), tuple(reach)),
+    )
     bound: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     stop, stop_now = asyncio.Event(), asyncio.Event()
     serving = asyncio.create_task(

@@ -15,7 +15,7 @@ PAIR = self_signed()
 
 
 @asynccontextmanager
-async def echo_server(limit: int) -> AsyncIterator[int]:
+async def echo_server(limit: int, limit_per_address: int = 100) -> AsyncIterator[int]:
     """The port of a server that answers each byte with itself."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -23,7 +23,7 @@ async def echo_server(limit: int) -> AsyncIterator[int]:
             writer.write(data)
         writer.close()
 
-    with BoundedListener.listen_on("127.0.0.1", 0, limit) as listener:
+    with BoundedListener.listen_on("", 0, limit, limit_per_address) as listener:
         server = await asyncio.start_server(echo, sock=listener)
         yield listener.getsockname()[1]
         server.close()
@@ -52,9 +52,35 @@ async def test_connections_beyond_the_limit_are_hung_up_on_until_others_end() ->
             writer.close()
 
 
+async def test_one_address_cannot_keep_the_others_out() -> None:
+    async with echo_server(10, limit_per_address=2) as port:
+        greedy = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        assert [await is_served(*it) for it in greedy] == [True, True, False, False]
+        other = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+        assert await is_served(*other)
+        for _, writer in (*greedy, other):
+            writer.close()
+
+
+async def test_a_client_that_does_not_shake_hands_is_hung_up_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What the server sets for its process ends with the test.
+    monkeypatch.setattr(asyncio.constants, "SSL_HANDSHAKE_TIMEOUT", 60.0)
+    monkeypatch.setattr(mcp_server.serving, "HANDSHAKE_SECONDS", 0.3)
+    secret = MountedSecret(tmp_path / "tls", PAIR)
+    async with running(secret.path) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        # The first bytes of a handshake record (RFC 8446 section 5.1) whose rest never comes.
+        writer.write(b"\x16\x03\x01\x02\x00")
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        writer.close()
+
+
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 on this machine")
 def test_all_addresses_are_those_of_both_protocols() -> None:
-    with BoundedListener.listen_on("", 0, 10) as listener:
+    with BoundedListener.listen_on("", 0, 10, 10) as listener:
         port = listener.getsockname()[1]
         for address in ("127.0.0.1", "::1"):
             socket.create_connection((address, port)).close()
@@ -64,7 +90,8 @@ async def test_silent_clients_of_a_tls_server_count_and_take_little_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They need no credential: a memory limit that they could reach would end the server."""
-    monkeypatch.setattr(mcp_server.serving, "MAX_CONNECTIONS", 300)
+    for limit in ("MAX_CONNECTIONS", "MAX_CONNECTIONS_PER_ADDRESS"):
+        monkeypatch.setattr(mcp_server.serving, limit, 300)
     secret = MountedSecret(tmp_path / "tls", PAIR)
     async with running(secret.path) as server:
         before_kib = resident_kib()

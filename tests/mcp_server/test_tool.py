@@ -8,6 +8,7 @@ from mcp_server.tool import (
     InvalidCall,
     bash_tool,
     check_session_id,
+    egress_hint,
     parse_arguments,
     parse_session_id,
 )
@@ -128,6 +129,11 @@ def test_the_description_tells_a_model_what_it_cannot_find_out_cheaply() -> None
     ):
         assert fact in description
     assert len(description) < 1_600
+
+
+def test_a_model_is_told_where_it_can_get_and_when_nowhere() -> None:
+    assert "these hosts only: a.test:443, b.test:5000. " in egress_hint(("a.test:443", "b.test:5000"))
+    assert "no network" in egress_hint(())
 
 
 def test_the_hints_warn_of_a_tool_that_can_do_anything() -> None:

@@ -254,3 +254,13 @@ async def test_what_is_on_offer_changes_while_the_server_runs() -> None:
         assert [tool.name for tool in listed] == GROUPS["processes"]
         with pytest.raises(MCPError, match="Unknown tool"):
             await client.call_tool("bash", {"command": "true"})
+
+
+async def test_where_sandboxes_can_get_is_told_as_it_is_now() -> None:
+    reach = ["old.test:443"]
+    async with calling(running_server(reach=reach)) as client:
+        for host in ("old.test:443", "new.test:443"):
+            reach[:] = [host]
+            (bash,) = (await client.list_tools(cache_mode="bypass")).tools
+            assert bash.description is not None
+            assert f"these hosts only: {host}." in bash.description

@@ -14,7 +14,7 @@ import asyncssh
 from cli_mcp.api.instance import SshRoute
 from mcp_server.app import build_app, calls_of, tool_calls_of
 from mcp_server.authentication import StaticToken
-from mcp_server.catalogue import ALL_GROUPS, catalogue
+from mcp_server.catalogue import ALL_GROUPS, Offering, offer
 from mcp_server.settings import ServerSettings
 from ssh_gateway.admission import Limits
 from ssh_gateway.audit import Event, SshRecord
@@ -153,7 +153,7 @@ async def running_gateway(
     host_key = load_or_make_host_key(directory / "host_key")
     gateway = Gateway(
         tool_calls_of(app),
-        catalogue(ALL_GROUPS, "Nothing can be reached.", SESSION_HINT),
+        offer(lambda: Offering(ALL_GROUPS), SESSION_HINT),
         calls_of(app),
         backend.hold,
         Authorizer(lambda: tuple(routes), directory, lambda: datetime.now(UTC)),

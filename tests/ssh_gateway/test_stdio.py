@@ -12,7 +12,7 @@ from mcp.server.lowlevel import Server
 
 from mcp_server.app import build_app, tool_calls_of
 from mcp_server.authentication import StaticToken
-from mcp_server.catalogue import ALL_GROUPS, catalogue
+from mcp_server.catalogue import ALL_GROUPS, Offering, offer
 from mcp_server.settings import ServerSettings
 from mcp_server.tool_server import tool_server
 from ssh_gateway.routes import session_key
@@ -77,8 +77,9 @@ class FakeLines:
 
 def server_of(backend: FakeBackend) -> Server[Any]:
     app = build_app(backend, ServerSettings(), StaticToken("unused"))
-    tools = catalogue(ALL_GROUPS, "Nothing.")
-    return tool_server(tool_calls_of(app), lambda: tools, lambda context: KEY, "It is yours.")
+    return tool_server(
+        tool_calls_of(app), offer(lambda: Offering(ALL_GROUPS)), lambda context: KEY, "It is yours."
+    )
 
 
 @asynccontextmanager

@@ -1,13 +1,13 @@
 """Files of a mounted Secret or ConfigMap, which change under a running server."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 Fingerprint = tuple[object, ...]
 
 
-def fingerprint(files: Sequence[Path]) -> Fingerprint:
+def fingerprint(files: Iterable[Path]) -> Fingerprint:
     """Something that is another when a file changed; the kubelet swaps a symbolic link of the directory."""
     return tuple(map(_state, files))
 
