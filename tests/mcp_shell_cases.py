@@ -3,6 +3,7 @@
 import base64
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any, Literal
 
@@ -16,13 +17,24 @@ from tests.shell_cases import Case, Observed, command_of, problems
 Mode = Literal["auto", "legacy"]
 
 
-async def run_case(url: str, token: str | None, mode: Mode, case: Case) -> list[str]:
-    """Run the steps of `case` in a session of their own, then end it; what went wrong, a line each."""
-    headers = {"X-Session-ID": f"case-{uuid.uuid4().hex[:12]}"}
+async def run_case(
+    url: str,
+    token: str | None,
+    mode: Mode,
+    case: Case,
+    *,
+    session: str | None = None,
+    connect: Callable[..., httpx2.AsyncClient] = httpx2.AsyncClient,
+) -> list[str]:
+    """Run the steps of `case` in a session of their own, then end it; what went wrong, a line each.
+
+    `connect` makes the HTTP client, of the options `headers` and `timeout`.
+    """
+    headers = {"X-Session-ID": session or new_session()}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
     async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=120))
+        http = await stack.enter_async_context(connect(headers=headers, timeout=120))
         transport = streamable_http_client(url, http_client=http)
         client = await stack.enter_async_context(Client(transport, mode=mode))
         wrong = await _run_steps(client, case)
@@ -30,6 +42,10 @@ async def run_case(url: str, token: str | None, mode: Mode, case: Case) -> list[
             f"{url.removesuffix('/mcp')}/sessions/{headers['X-Session-ID']}?workspace=true"
         )
         return wrong if ended.status_code == 204 else [*wrong, f"DELETE: {ended.status_code} {ended.text}"]
+
+
+def new_session() -> str:
+    return f"case-{uuid.uuid4().hex[:12]}"
 
 
 async def _run_steps(client: Client, case: Case) -> list[str]:

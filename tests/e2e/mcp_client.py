@@ -79,18 +79,22 @@ class McpClient:
     async def sdk(self, session: str) -> AsyncIterator[Client]:
         """The MCP library's own client, connected."""
 
+        http = self.http(headers=self.headers(session), timeout=PATIENCE_SECONDS)
+        async with http, Client(streamable_http_client(f"{self.url}/mcp", http_client=http)) as client:
+            yield client
+
+    def http(self, **options: Any) -> httpx2.AsyncClient:
+        """Without a credential unless it is among the options."""
+
         async def by_name(request: httpx2.Request) -> None:
             request.extensions["sni_hostname"] = self.name
 
-        http = httpx2.AsyncClient(
-            headers=self.headers(session),
+        return httpx2.AsyncClient(
             verify=ssl.create_default_context(cafile=str(self.authority)),
-            timeout=PATIENCE_SECONDS,
             trust_env=False,
             event_hooks={"request": [by_name]},
+            **options,
         )
-        async with http, Client(streamable_http_client(f"{self.url}/mcp", http_client=http)) as client:
-            yield client
 
 
 class _ByName(HTTPAdapter):
