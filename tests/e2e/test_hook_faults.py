@@ -24,7 +24,7 @@ from tests.hooks.world import ALLOWLIST
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = NEEDS_METACONTROLLER
+pytestmark = [NEEDS_METACONTROLLER, pytest.mark.slow]
 
 # The resyncPeriodSeconds of the CompositeController, and some time to act for a busy machine.
 RECOVERY_SECONDS = 120 + 60

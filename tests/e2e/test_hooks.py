@@ -90,6 +90,7 @@ def test_an_instance_becomes_ready_and_then_nothing_is_written(cluster: Cluster,
     assert cluster.revisions() == before
 
 
+@pytest.mark.slow
 def test_every_field_rolls_what_it_should_and_a_claimed_session_keeps_its_pod(cluster: Cluster) -> None:
     base: dict[str, Any] = {"sandbox": {"warmPoolSize": 1}, "proxy": KUBERNETES}
     for path, (value, server_rolls, proxy_rolls, sandboxes_roll) in ROLLS.items():
@@ -240,6 +241,7 @@ def test_a_stored_spec_that_the_api_server_refuses_by_now_keeps_everything_too(c
     assert cluster.pods() == {}
 
 
+@pytest.mark.slow
 def test_a_namespace_with_two_instances_goes(cluster: Cluster) -> None:
     prepare(cluster.namespace, "other")
     other = Cluster(cluster.namespace, "other")
@@ -275,6 +277,7 @@ def test_without_hooks_nothing_is_deleted_and_they_catch_up(cluster: Cluster, op
     eventually(lambda: len(cluster.pods()) == 2)
 
 
+@pytest.mark.slow
 def test_ten_instances_side_by_side(cluster: Cluster) -> None:
     instances = [Cluster(cluster.namespace, f"i{number}") for number in range(10)]
     for instance in instances:
@@ -284,6 +287,7 @@ def test_ten_instances_side_by_side(cluster: Cluster) -> None:
         instance.wait_for("Ready")
 
 
+@pytest.mark.slow
 def test_no_claimed_pod_is_deleted_however_the_race_ends(cluster: Cluster) -> None:
     """Pods that no node takes can be claimed as well as any, and faster. Their template changes all the time,
     so that unclaimed ones retire, while a competitor claims at random moments."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.e2e.mcp_client import McpClient
 
 IMAGES = {"scratch": "E2E_SCRATCH_IMAGE", "foreign": "E2E_FOREIGN_IMAGE"}
-READY_SECONDS = 60
+READY_SECONDS = 120
 
 
 @pytest.fixture(scope="module", params=IMAGES)
