@@ -1,0 +1,33 @@
+"""A call that goes on while a test does something else."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tests.e2e.operator import eventually, kubectl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.e2e.instances import Instance
+    from tests.e2e.mcp_client import McpClient
+    from tests.e2e_local.harness import Answer
+
+COMMAND_SECONDS = 300
+_MARK = "/workspace/has-begun"
+
+
+@contextmanager
+def running_call(
+    instance: Instance, client: McpClient, session: str, command: str
+) -> Iterator[Future[Answer]]:
+    """Its answer to come; entered once the command runs in the session's pod. `client` is busy meanwhile."""
+    assert client.bash(session, f"rm -f {_MARK}").exit_code == 0
+    (pod,) = instance.session_pods(session)
+    has_begun = ("-n", instance.namespace, "exec", pod["metadata"]["name"], "--", "ls", _MARK)
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(client.bash, session, f"touch {_MARK}; {command}", COMMAND_SECONDS)
+        eventually(lambda: kubectl(*has_begun, check=False), 30)
+        yield answer
