@@ -155,7 +155,7 @@ def check_state(state: StateDirectory, *, own_uids: bool) -> None:
         raise NotPossible(
             f"As root the server gives each sandbox a user of its own, and other users may not pass through "
             f"{closed} to the state directory {state.path}.",
-            f"Choose another one with --state-dir, such as /var/lib/cli-mcp, or: chmod o+x {closed}",
+            f"Let them: chmod o+x {closed}; or choose another directory with --state-dir.",
         )
 
 

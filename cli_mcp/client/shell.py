@@ -132,7 +132,7 @@ def _history(directory: Path) -> Iterator[None]:
     """readline's history from and to a file that only its user can read: commands may hold secrets."""
     file = directory / _HISTORY_FILE
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)  # not for this user alone: sandboxes may live below
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         readline.read_history_file(file)
     except OSError as error:

@@ -144,6 +144,8 @@ async def test_the_history_outlives_the_prompt_and_is_private(tmp_path: Path) ->
                 await terminal.process.wait()
     assert history.read_text().splitlines() == ["echo first", "echo second"]
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    mode = stat.S_IMODE(history.parent.stat().st_mode)
+    assert mode & 0o001, f"a local server's sandboxes could not reach their files through {mode:o}"
 
 
 async def test_a_refused_command_does_not_end_the_prompt(tmp_path: Path) -> None:
