@@ -133,9 +133,9 @@ def plan_pool(
 
 
 def _due(pod: SandboxPod, policy: PoolPolicy, workspaces: WorkspacePlan, now: datetime) -> datetime | None:
-    if pod.role is Role.UNCLAIMED and pod.name in workspaces.unfit:
-        return now  # a claim broke off after it had taken the workspace: nobody else may get it
     dues = [rule(pod, policy, now) for rule in RULES.get(pod.role, ())]
+    if pod.role is Role.UNCLAIMED:
+        dues.append(workspaces.unfit.get(pod.name))  # a claim broke off: nobody else may get its workspace
     return min((due for due in dues if due is not None), default=None)
 
 

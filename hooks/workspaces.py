@@ -13,16 +13,19 @@ from hooks.echo import UnreadableLastApplied, last_applied_echo, with_label
 from hooks.pods import SandboxPod, parse_time
 from hooks.wire import PERSISTENT_VOLUME_CLAIM, HookRequest, MalformedRequest, Manifest, is_terminating
 
+CLAIM_TIME = timedelta(seconds=60)
+"""A server takes the workspace first and then its pod; after this time it never will."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkspacePlan:
     """`children` are the claims to keep or to mark. `unused`, by name and with what to return for them, are
-    those that no session ever had and no pod uses; `unfit` those that no new session may get; `taken` all
-    names."""
+    those that no session ever had and no pod uses; `unfit` those that no new session may get, with the time
+    at which an unclaimed pod that has one is to go; `taken` all names."""
 
     children: list[Manifest]
     unused: dict[str, Manifest]
-    unfit: frozenset[str]
+    unfit: dict[str, datetime]
     taken: frozenset[str]
     unreadable: list[str]
     next_check: datetime | None
@@ -65,11 +68,17 @@ def plan_workspaces(
     return WorkspacePlan(
         children=children,
         unused=unused,
-        unfit=frozenset(n for n, claim in observed.items() if _has_session(claim) or _is_retiring(claim)),
+        unfit=_unfit(observed, now),
         taken=frozenset(observed),
         unreadable=unreadable,
         next_check=min(checks, default=None),
     )
+
+
+def _unfit(observed: Mapping[str, Manifest], now: datetime) -> dict[str, datetime]:
+    retiring = {name: now for name, claim in observed.items() if _is_retiring(claim)}
+    taken = {name: _last_used(claim) + CLAIM_TIME for name, claim in observed.items() if _has_session(claim)}
+    return taken | retiring
 
 
 def _retired(echo: Manifest) -> Manifest:

@@ -126,7 +126,7 @@ def _begin(asked: Asked, own: list[SandboxPod], pods: list[SandboxPod], warm: Wa
         return Refuse(SandboxUnavailable(f"Not run: no sandbox can be had now: {asked.closed}."))
     if room(asked.session, pods, asked.limits, claims=False) is not Room.FREE:
         return Refuse(too_many(asked.session, pods, asked.limits))
-    found = None if asked.workspace else warm()
+    found = warm()
     if found is not None:
         return Claim(found)
     taken = {pod.name for pod in own} | {*asked.taken}

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from cli_mcp import names
 from cli_mcp.execution import NotSessionOwner, SandboxUnavailable
-from mcp_server.backend import SessionKey
+from mcp_server.backend import SessionKey, SessionState
 from mcp_server.cluster import writes
 from mcp_server.cluster.activity import Activity
 from mcp_server.cluster.cache import PodCache
@@ -57,8 +57,10 @@ class _Search:
     """What one search has learned that no list says."""
 
     session: SessionKey
-    lost: set[str] = field(default_factory=set)
-    """Uids of warm pods that somebody else got."""
+    lost: set[tuple[str, str]] = field(default_factory=set)
+    """Uids and revisions of warm pods that had been changed, or whose workspace somebody else has."""
+    kept: Workspace | None = None
+    """The workspace that the session left behind, as it was listed last."""
     taken: set[str] = field(default_factory=set)
     rounds: int = 0
     pause_seconds: float = _FIRST_PAUSE_SECONDS
@@ -139,20 +141,17 @@ class SessionPods:
                 return pod
             return await _Search(session).until_done(self._step, "Not run: no sandbox could be had")
 
-    async def begin(self, pod: SandboxPod) -> bool:
-        """Whether a command that has just run in `pod` was the first of its session.
+    async def begin(self, pod: SandboxPod) -> SessionState:
+        """What a command that has just run in `pod` was to its session.
 
         The pod is marked before the first answer goes out, so that no other replica says "new" to the next
         call. An API server that fails costs the mark, not the answer.
         """
         if self._has_begun(self._cache.get(pod.uid) or pod):
-            return False
+            return SessionState.CONTINUED
         self._begun.add(pod.uid)
-        try:
-            await self._store.patch(pod, writes.started(pod, self._now()))
-        except KubernetesError as error:
-            logger.warning("pod %s could not be marked as started: %s", pod.name, error)
-        return True
+        _, resumed = await asyncio.gather(self._mark(pod), self._finds_files(pod))
+        return SessionState.RESUMED if resumed else SessionState.NEW
 
     async def end(self, session: SessionKey, *, delete_workspace: bool) -> None:
         """Retire and delete whatever pods the session has. Raises NotSessionOwner, SandboxUnavailable."""
@@ -180,6 +179,22 @@ class SessionPods:
     def warm(self) -> list[SandboxPod]:
         config = self._configuration.current
         return [] if config is None else [pod for pod in self._cache if is_warm(pod, self._instance, config)]
+
+    async def _mark(self, pod: SandboxPod) -> None:
+        try:
+            await self._store.patch(pod, writes.started(pod, self._now()))
+        except KubernetesError as error:
+            logger.warning("pod %s could not be marked as started: %s", pod.name, error)
+
+    async def _finds_files(self, pod: SandboxPod) -> bool:
+        """Whether the session has been in the pod's workspace before."""
+        if not pod.workspace_claim:
+            return False
+        try:
+            return await self._workspaces.begin(pod.workspace_claim, pod.uid)
+        except KubernetesError as error:
+            logger.warning("workspace %s could not be marked as begun: %s", pod.workspace_claim, error)
+            return False
 
     def _known(self, session: SessionKey) -> SandboxPod | None:
         pod = self._cache.usable(session.id)
@@ -219,6 +234,7 @@ class SessionPods:
         listed = await self._store.list(None if limited(limits) else search.session.id)
         has_pod = any(pod.live and pod.session_id == search.session.id for pod in listed)
         workspaces = [] if has_pod or not self._persistent else await self._kept(search.session)
+        search.kept = next((it for it in workspaces if it.live and it.belongs_to(search.session)), None)
         asked = Asked(
             session=search.session,
             instance=self._instance,
@@ -226,21 +242,30 @@ class SessionPods:
             limits=limits,
             closed=self._stale() or self._configuration.closed_because(),
             taken=search.taken | {workspace.name for workspace in workspaces},
-            workspace=next((it.name for it in workspaces if it.live and it.belongs_to(search.session)), ""),
+            workspace=search.kept.name if search.kept else "",
         )
+        return decide(asked, listed, lambda: self._warm_for(search))
 
-        def warm() -> SandboxPod | None:
-            return choose_warm(search.session, (pod for pod in self.warm() if pod.uid not in search.lost))
-
-        return decide(asked, listed, warm)
+    def _warm_for(self, search: _Search) -> SandboxPod | None:
+        """A session with a workspace can only have the warm pod of an earlier claim that broke off."""
+        candidates = (pod for pod in self.warm() if (pod.uid, pod.revision) not in search.lost)
+        if search.kept is not None:
+            kept = search.kept.name
+            return next((pod for pod in candidates if pod.workspace_claim == kept), None)
+        return choose_warm(search.session, candidates)
 
     async def _claim(self, pod: SandboxPod, search: _Search) -> None:
         taken = not pod.workspace_claim or await self._workspaces.take(pod.workspace_claim, search.session)
         body = writes.claim(pod, search.session, self._now())
-        if not taken or await self._store.patch(pod, body, "claimed") is None:
-            search.lost.add(pod.uid)
+        if taken and await self._store.patch(pod, body, "claimed") is not None:
+            return
+        search.lost.add((pod.uid, pod.revision))
+        if taken and pod.workspace_claim:
+            await search.pause()  # no other pod will do: the watch may show it as it is now
 
     async def _create(self, name: str, workspace: str, search: _Search) -> None:
+        if search.kept is not None and not await self._workspaces.renew(search.kept):
+            return
         config = self._configuration.current
         assert config is not None, "an open gate comes with a configuration"
         try:

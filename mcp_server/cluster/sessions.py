@@ -169,8 +169,7 @@ class PodSessions:
             try:
                 async with self._activity.kept(pod):
                     result = await self._commands.call(pod, work, start_deadline=start_deadline)
-                    first = await self._sessions.begin(pod)
-                    return result, pod, _state(pod) if first else SessionState.CONTINUED
+                    return result, pod, await self._sessions.begin(pod)
             except AgentUnreachable as unreachable:
                 error = unreachable
             except NotServing as lost:
@@ -208,12 +207,6 @@ class PodSessions:
     def _forget(self, uid: str) -> None:
         self._commands.forget(uid)
         self._sessions.forget(uid)
-
-
-def _state(pod: SandboxPod) -> SessionState:
-    """Of a session whose first command in `pod` this was: a workspace of another name was there before."""
-    resumed = pod.workspace_claim not in ("", pod.name)
-    return SessionState.RESUMED if resumed else SessionState.NEW
 
 
 class _CachedPods:

@@ -29,6 +29,7 @@ class Workspace:
     owner: str
     live: bool
     last_used: datetime
+    first_pod: str
 
     def belongs_to(self, session: SessionKey) -> bool:
         return (self.session_id, self.owner) == (session.id, session.owner)
@@ -60,9 +61,11 @@ class Workspaces:
             if is_lost(error):
                 return False
             raise
+        if not workspace.live:
+            return False
         if workspace.session_id:
-            return workspace.live and workspace.belongs_to(session)
-        return workspace.live and await self._patch(workspace, self._labels(session), session)
+            return workspace.belongs_to(session) and await self.renew(workspace)
+        return await self._patch(workspace, self._labels(session), session)
 
     async def renew(self, workspace: Workspace) -> bool:
         """Whether it is still there, and not retired since it was listed."""
@@ -72,11 +75,17 @@ class Workspaces:
         """The hooks delete it then, together with whatever is in it."""
         return await self._patch(workspace, {names.LABEL_STATE: names.STATE_RETIRING})
 
+    async def begin(self, name: str, pod_uid: str) -> bool:
+        """Whether a command has run in it before, in another pod than this one; now one has in any case."""
+        first_pod = _read(await self._api.get(self._resource, name)).first_pod
+        if not first_pod:
+            await self._annotate(name, {names.ANNOTATION_FIRST_POD: pod_uid})
+        return first_pod not in ("", pod_uid)
+
     async def stamp(self, name: str) -> None:
         """It is in use; of one that is gone nobody needs to know that."""
-        annotations = {names.ANNOTATION_LAST_USED: writes.timestamp(self._now())}
         try:
-            await self._api.patch(self._resource, name, {"metadata": {"annotations": annotations}})
+            await self._annotate(name, {names.ANNOTATION_LAST_USED: writes.timestamp(self._now())})
         except Refused as error:
             if not is_lost(error):
                 raise
@@ -89,6 +98,9 @@ class Workspaces:
             config, config.workspace_claim, name, self._namespace, self._labels(session), annotations
         )
         await self._api.create(self._resource, body)
+
+    async def _annotate(self, name: str, annotations: dict[str, str]) -> None:
+        await self._api.patch(self._resource, name, {"metadata": {"annotations": annotations}})
 
     async def _patch(
         self, workspace: Workspace, labels: dict[str, str], session: SessionKey | None = None
@@ -127,4 +139,5 @@ def _read(manifest: Object) -> Workspace:
         owner=annotations.get(names.ANNOTATION_SESSION_OWNER, ""),
         live=not metadata.get("deletionTimestamp") and labels.get(names.LABEL_STATE) != names.STATE_RETIRING,
         last_used=parse_time(annotations.get(names.ANNOTATION_LAST_USED)) or _EPOCH,
+        first_pod=annotations.get(names.ANNOTATION_FIRST_POD, ""),
     )

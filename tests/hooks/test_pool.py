@@ -15,7 +15,7 @@ from hooks.workspaces import WorkspacePlan
 PARENT = Parent({"metadata": {}}, "demo", "ns", "uid-1", 1)
 PREFIX = "cli-mcp-demo-pool-"
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
-NO_WORKSPACES = WorkspacePlan([], {}, frozenset(), frozenset(), [], None)
+NO_WORKSPACES = WorkspacePlan([], {}, {}, frozenset(), [], None)
 OPEN = PoolPolicy(
     size=2, idle_timeout=timedelta(minutes=30), max_lifetime=None, pool_hash="new", replaceable=True
 )
@@ -220,12 +220,16 @@ def test_trouble_is_named() -> None:
     assert result.foreign == [PREFIX + "3"]
 
 
-def test_a_warm_pod_whose_workspace_belongs_to_a_session_retires() -> None:
-    workspaces = WorkspacePlan([], {}, frozenset([PREFIX + "0"]), frozenset([PREFIX + "0"]), [], None)
-    assert fates(plan(pod("0"), pod("1"), workspaces=workspaces)) == {"0": "retire", "1": "keep"}
+def test_a_warm_pod_whose_workspace_belongs_to_a_session_retires_when_its_claim_has_broken_off() -> None:
+    soon = NOW + timedelta(seconds=9)
+    unfit = {PREFIX + "0": NOW, PREFIX + "1": soon}
+    workspaces = WorkspacePlan([], {}, unfit, frozenset(unfit), [], None)
+    result = plan(pod("0"), pod("1"), pod("2"), workspaces=workspaces)
+    assert fates(result) == {"0": "retire", "1": "keep", "2": "keep"}
+    assert result.next_check == soon
 
 
 def test_a_new_pod_prefers_a_workspace_that_nobody_used_and_avoids_one_that_is_taken() -> None:
     taken = frozenset(PREFIX + number for number in ("0", "3"))
-    workspaces = WorkspacePlan([], {PREFIX + "3": {}}, frozenset(), taken, [], None)
+    workspaces = WorkspacePlan([], {PREFIX + "3": {}}, {}, taken, [], None)
     assert plan(workspaces=workspaces).slots == [3, 1]

@@ -113,9 +113,11 @@ def test_an_unused_claim_is_taken_over_or_given_up() -> None:
 
 
 def test_no_new_session_gets_a_claim_that_has_one_or_that_retires() -> None:
-    assert plan(claim(SESSION)).unfit == {"c"}
-    assert plan(claim(RETIRING)).unfit == {"c"}
-    assert plan(claim()).unfit == frozenset()
+    """Its own session has a minute to take the pod too."""
+    assert plan(claim(SESSION, used=timedelta(seconds=20))).unfit == {"c": NOW + timedelta(seconds=40)}
+    assert plan(claim(RETIRING)).unfit == {"c": NOW}
+    assert plan(claim(SESSION | RETIRING, used=timedelta())).unfit == {"c": NOW}
+    assert plan(claim()).unfit == {}
     assert plan(claim()).taken == {"c"}
 
 

@@ -10,6 +10,7 @@ import pytest
 from cli_mcp import names
 from mcp_server.backend import SessionState
 from tests.hooks.world import NAMESPACE
+from tests.mcp_server.cluster.faults import before, faulty_cluster
 from tests.mcp_server.cluster.harness import call, cluster, eventually, pod_of, session
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def mounted(demo: Cluster, uid: str) -> str:
 async def expire(demo: Cluster, server: PodSessions) -> None:
     demo.world.clock.advance(200)
     demo.world.run()
-    await eventually(lambda: server.session_count() == 0 and server.warm_count() == 2)
+    await eventually(lambda: server.session_count() == 0)
 
 
 async def test_a_warm_pod_is_claimed_with_its_workspace(demo: Cluster, server: PodSessions) -> None:
@@ -148,3 +149,58 @@ async def test_calls_at_two_replicas_resume_one_session_in_one_pod(
                 assert pod_of(ran[2 * number]) == pod_of(ran[2 * number + 1])
                 assert len(workspaces(demo, key.id)) == 1
             await expire(demo, server)
+
+
+def patch(demo: Cluster, kind: str, name: str, **labels: str) -> None:
+    """What the hooks, or whoever else, does in between."""
+    demo.world.api.patch(kind, NAMESPACE, name, {"metadata": {"labels": labels}})
+
+
+async def test_a_workspace_that_was_taken_and_never_used_is_used_by_the_next_call_as_a_new_one() -> None:
+    async with faulty_cluster(pool=1, **PERSISTENT) as (demo, faults, url), demo.starting_pods():
+        [pool_pod] = demo.world.pods()
+        retiring = {names.LABEL_STATE: names.STATE_RETIRING}
+        faults.refuse = before("PATCH", "pods/", lambda: patch(demo, "pods", pool_pod, **retiring))
+        server = await demo.replica(url)
+        ran = await call(server, session("s"))
+        assert mounted(demo, pod_of(ran)) == pool_pod
+        assert workspaces(demo) == [pool_pod]
+        assert ran.session is SessionState.NEW
+        await expire(demo, server)
+        assert (await call(server, session("s"))).session is SessionState.RESUMED
+
+
+async def test_a_claim_that_breaks_off_after_the_workspace_goes_on_with_its_pod() -> None:
+    async with faulty_cluster(pool=2, **PERSISTENT) as (demo, faults, url):
+        async with demo.temporary_replica(url) as dying:
+            await eventually(lambda: dying.warm_count() == 2)
+            faults.refuse = before("PATCH", "pods/", faults.silent.set)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(call(dying, session("s")), 1)
+        [workspace] = workspaces(demo)
+        demo.world.run()
+        ran = await call(await demo.replica(), session("s"))
+        assert mounted(demo, pod_of(ran)) == workspace
+        assert [pod["metadata"]["name"] for pod in demo.pods_of("s")] == [workspace]
+        assert ran.session is SessionState.NEW
+
+
+async def test_a_workspace_that_begins_to_retire_meanwhile_is_not_given_a_pod() -> None:
+    async with faulty_cluster(pool=0, **PERSISTENT) as (demo, faults, url), demo.starting_pods():
+        server = await demo.replica(url)
+        await call(server, session("s"))
+        [workspace] = workspaces(demo)
+        await expire(demo, server)
+        kind, retiring = "persistentvolumeclaims", {names.LABEL_STATE: names.STATE_RETIRING}
+        faults.refuse = before("PATCH", kind, lambda: patch(demo, kind, workspace, **retiring))
+        ran = await call(server, session("s"))
+        assert mounted(demo, pod_of(ran)) != workspace
+        assert ran.session is SessionState.NEW
+
+
+async def test_two_replicas_that_are_the_first_to_run_something_both_find_the_workspace_new(
+    demo: Cluster, server: PodSessions
+) -> None:
+    other = await demo.replica()
+    ran = await asyncio.gather(*(call(it, session("s")) for it in (server, other)))
+    assert SessionState.RESUMED not in {it.session for it in ran}
