@@ -89,6 +89,23 @@ class Instance(Cluster):
         arguments = ("-n", self.namespace, "create", "token", account, f"--duration={duration}")
         return kubectl(*arguments).strip()
 
+    def make_caller(self, account: str) -> str:
+        """A token of a new ServiceAccount that may do what the instance's own client may."""
+        reference = {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "Role",
+            "name": f"cli-mcp-{self.name}-client",
+        }
+        binding = {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": self._metadata(account),
+            "roleRef": reference,
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": self.namespace}],
+        }
+        apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": self._metadata(account)}, binding)
+        return self.token(account)
+
     def client(self, token: str | None = None, address: str | None = None) -> McpClient:
         """A caller, by default with a client's token (`""` for none) and by way of the Service."""
         token = self.token() if token is None else token
