@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from mcp_server.backend import SessionKey
 from mcp_server.catalogue import Offer
 from mcp_server.guards import caller_of
+from mcp_server.plain_answer import PlainAnswer
 from mcp_server.settings import ServerSettings
 from mcp_server.tool import SESSION_HEADER, parse_session_id
 from mcp_server.tool_calls import ToolCalls
@@ -28,7 +29,7 @@ class McpEndpoint:
 
     def __init__(self, calls: ToolCalls, settings: ServerSettings, tools: Offer) -> None:
         server = tool_server(calls, tools, _session_of, _WHICH)
-        # Event streams, not plain JSON: progress, keep-alive comments and a noticed disconnect need one.
+        # Event streams: progress, keep-alive comments and a noticed disconnect need one. See PlainAnswer.
         self._manager = StreamableHTTPSessionManager(
             server, stateless=True, json_response=False, max_request_body_size=settings.max_body_bytes
         )
@@ -44,7 +45,7 @@ class McpEndpoint:
             )
             await response(scope, receive, send)
             return
-        await self._manager.handle_request(scope, receive, send)
+        await self._manager.handle_request(scope, receive, PlainAnswer(send))
 
 
 def _session_of(context: ServerRequestContext[Any, Request]) -> SessionKey:

@@ -545,6 +545,19 @@ async def test_a_silent_command_keeps_its_connection_busy(version: str) -> None:
         assert parse(response.text)["result"]["isError"] is False
 
 
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+async def test_an_answer_without_progress_before_it_is_plain_json(
+    server: RunningServer, version: str
+) -> None:
+    message = call("echo hi")
+    async with server.http() as http:
+        response = await http.post(
+            "/mcp", content=body_for(message, version), headers=head_for(message, version)
+        )
+        assert response.headers["content-type"] == "application/json"
+        assert response.json()["result"]["content"][0]["text"] == "hi\n"
+
+
 async def test_a_slow_reader_does_not_hold_up_others() -> None:
     big = FakeBackend(outcome(b"x" * 50_000, b"y" * 50_000))
     async with running_server(big) as server:
