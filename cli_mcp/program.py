@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import ipaddress
+import os
 import resource
 import signal
 from collections.abc import Iterable
@@ -30,9 +31,10 @@ def listen_address(text: str) -> tuple[str, int]:
 
 def cannot_listen(host: str, port: int, error: OSError, option: str = "--listen") -> CannotStart:
     """What to say when an address cannot be had."""
+    # asyncio puts the address into strerror, a second time.
+    cause = os.strerror(error.errno) if error.errno else error
     return CannotStart(
-        f"cannot listen on {host or 'any address'} port {port}: {error.strerror}; "
-        f"choose another port with {option}"
+        f"cannot listen on {host or 'any address'} port {port}: {cause}; choose another port with {option}"
     )
 
 

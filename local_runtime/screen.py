@@ -108,11 +108,10 @@ def unused_fields(instance: CliMcpInstance, *, ssh_served: bool = False) -> list
     """The fields that were given and mean something only in a cluster, or to --ssh."""
     spec = instance.spec
     of_spec = ("replicas", "server_container") if ssh_served else ("replicas", "server_container", "ssh")
-    names = [
+    return [
         *(_path("spec", name) for name in of_spec if _given(spec, name)),
         *(_path("spec.sandbox", name) for name in _CLUSTER_ONLY if _given(spec.sandbox, name)),
     ]
-    return [*names, *(f"spec.tools: {tool}" for tool in spec.tools if tool != "bash")]
 
 
 _CLUSTER_ONLY = (

@@ -30,7 +30,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 
 def test_an_address_that_cannot_be_had_is_named_with_the_option_that_changes_it() -> None:
-    error = OSError(errno.EADDRINUSE, "Address already in use")
+    error = OSError(errno.EADDRINUSE, "[Errno 98] error while attempting to bind on address ('::', 2222)")
     said = str(cannot_listen("", 2222, error, "--ssh"))
     assert (
         said
