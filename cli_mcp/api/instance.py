@@ -47,8 +47,10 @@ _INT32_MAX = 2**31 - 1
 DEFAULT_IDLE_TIMEOUT = "30m"
 DEFAULT_WORKSPACE_SIZE = "10Gi"
 DEFAULT_WORKSPACE_RETAIN = "24h"
+# Without a request of its own, all the ephemeral-storage of the limit would be requested: ten sandboxes
+# would fill a node of 100 GB.
 DEFAULT_SANDBOX_RESOURCES = Resources(
-    requests={"cpu": "100m", "memory": "128Mi"},
+    requests={"cpu": "100m", "memory": "128Mi", "ephemeral-storage": "100Mi"},
     limits={"cpu": "500m", "memory": "512Mi", "ephemeral-storage": "10Gi"},
 )
 
@@ -204,8 +206,8 @@ class Sandbox(ApiModel):
     warm_pool_size: Annotated[int, Field(ge=0, le=_INT32_MAX)] = 0
     """How many sandboxes are kept ready for new sessions. Changing it restarts nothing."""
     resources: Resources = Resources()
-    """Resources of a sandbox. What is left out is 100m CPU and 128Mi memory requested, and limits of 500m
-    CPU, 512Mi memory and 10Gi ephemeral-storage."""
+    """Resources of a sandbox. What is left out is 100m CPU, 128Mi memory and 100Mi ephemeral-storage
+    requested, and limits of 500m CPU, 512Mi memory and 10Gi ephemeral-storage."""
     env: EnvVars = ()
     """Further environment variables. The shell can read them: no place for credentials."""
     image_pull_policy: PullPolicy | None = None

@@ -102,13 +102,18 @@ def test_defaults() -> None:
             {"cpu": "100m", "memory": "128Mi"},
             {"cpu": "500m", "memory": "512Mi", "example.com/gpu": "1"},
         ),
+        (
+            {"limits": {"ephemeral-storage": "64Mi"}},
+            {"cpu": "100m", "memory": "128Mi", "ephemeral-storage": "64Mi"},
+            {"cpu": "500m", "memory": "512Mi", "ephemeral-storage": "64Mi"},
+        ),
     ],
 )
 def test_what_is_left_out_is_filled_in_and_stays_consistent(
     given: dict[str, Any], requests: dict[str, str], limits: dict[str, str]
 ) -> None:
     resources = parsed(sandbox={"resources": given}).spec.sandbox.effective_resources
-    assert resources.requests == requests
+    assert resources.requests == {"ephemeral-storage": "100Mi"} | requests
     assert resources.limits == {"ephemeral-storage": "10Gi"} | limits
 
 
