@@ -7,6 +7,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import requests
+
 from cli_mcp import names
 from tests.e2e.conftest import in_cluster
 from tests.e2e.kube_client import KubeClient
@@ -58,10 +60,12 @@ def watched_sessions(namespace: str) -> Iterator[SessionEnds]:
         over = threading.Event()
 
         def watch() -> None:
-            for event in kube.watch("Pod", WATCH_SECONDS, resourceVersion=revision):
-                if over.is_set():
-                    return
-                ends.see(event)
+            try:
+                for event in kube.watch("Pod", WATCH_SECONDS, resourceVersion=revision):
+                    ends.see(event)
+            except requests.RequestException:
+                if not over.is_set():
+                    raise
 
         threading.Thread(target=watch, daemon=True).start()
         try:
