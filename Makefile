@@ -119,6 +119,10 @@ soak: $(VENV)/.dev ## The credential proxy: 20,000 connections, a silent watch, 
 bench-cluster: $(VENV)/.dev ## The system of `make deploy`, in the cluster of KUBECONFIG
 	$(BIN)/python -m benchmarks.cluster
 
+.PHONY: bench-claims
+bench-claims: $(VENV)/.dev ## What a new session costs at 75 a second, and a warm call: three replicas and the API server in memory
+	$(BIN)/python -m benchmarks.claims
+
 .PHONY: bench-hooks
 bench-hooks: $(VENV)/.dev ## What a sync costs at 0, 100 and 1,000 pods
 	$(BIN)/python -m benchmarks.hooks
