@@ -16,6 +16,9 @@ from cli_mcp.agent_api import (
     Refusal,
     RefusalKind,
     ToolResult,
+    tool_name,
+)
+from cli_mcp.agent_json import (
     decode_cancel_request,
     decode_run_request,
     decode_tool_arguments,
@@ -23,7 +26,6 @@ from cli_mcp.agent_api import (
     encode_refusal,
     encode_run_event,
     encode_tool_answer,
-    tool_name,
 )
 from cli_mcp.agent_token import Claims
 from cli_mcp.execution import Outcome, ProgressCallback

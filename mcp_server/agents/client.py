@@ -23,10 +23,9 @@ from cli_mcp.agent_api import (
     RUN_PATH,
     CancelRequest,
     RunRequest,
-    encode_cancel_request,
-    encode_run_request,
     tool_path,
 )
+from cli_mcp.agent_json import encode_cancel_request, encode_run_request
 from cli_mcp.execution import ExecutionError, Outcome, ProgressCallback
 from cli_mcp.names import AGENT_PORT
 from mcp_server.agents import answers, reading

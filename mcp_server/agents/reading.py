@@ -15,11 +15,8 @@ from cli_mcp.agent_api import (
     Health,
     RefusalKind,
     RunEvent,
-    decode_health,
-    decode_refusal,
-    decode_run_event,
-    decode_tool_answer,
 )
+from cli_mcp.agent_json import decode_health, decode_refusal, decode_run_event, decode_tool_answer
 from cli_mcp.execution import Outcome, Progress, ProgressCallback
 from cli_mcp.strict_json import MalformedMessage, members, parse
 from mcp_server.agents.agent import misbehaved

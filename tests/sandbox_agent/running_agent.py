@@ -31,12 +31,9 @@ from cli_mcp.agent_api import (
     RunEvent,
     RunRequest,
     ToolResult,
-    decode_run_event,
-    decode_tool_answer,
-    encode_cancel_request,
-    encode_run_request,
     tool_path,
 )
+from cli_mcp.agent_json import decode_run_event, decode_tool_answer, encode_cancel_request, encode_run_request
 from cli_mcp.execution import Outcome
 from tests.local_runtime.users import as_unprivileged_user, passable_directory
 from tests.sandbox_agent.tokens import token

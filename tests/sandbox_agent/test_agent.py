@@ -26,10 +26,8 @@ from cli_mcp.agent_api import (
     RefusalKind,
     RunRequest,
     ToolResult,
-    decode_health,
-    decode_refusal,
-    encode_run_request,
 )
+from cli_mcp.agent_json import decode_health, decode_refusal, encode_run_request
 from cli_mcp.execution import Outcome, Progress, SandboxUnavailable
 from sandbox_agent import calls, isolation_test, main, pid_one
 from sandbox_agent.agent import Agent, AgentOptions, NotIsolated

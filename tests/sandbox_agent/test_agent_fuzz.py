@@ -5,7 +5,8 @@ import random
 import re
 import time
 
-from cli_mcp.agent_api import RUN_PATH, RunRequest, encode_run_request
+from cli_mcp.agent_api import RUN_PATH, RunRequest
+from cli_mcp.agent_json import encode_run_request
 from tests.sandbox_agent.running_agent import RunningAgent, SignedClient, agent_directory, free_port
 
 _SECONDS = 4.0

@@ -28,10 +28,8 @@ from cli_mcp.agent_api import (
     Refusal,
     RefusalKind,
     RunEvent,
-    encode_health,
-    encode_refusal,
-    encode_run_event,
 )
+from cli_mcp.agent_json import encode_health, encode_refusal, encode_run_event
 from cli_mcp.execution import Outcome, StreamOutput
 from cli_mcp.session_keys import SessionKey, SessionKeys
 from mcp_server.agents.agent import AgentAddress

@@ -6,16 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cli_mcp.agent_api import (
-    AgentIdentity,
-    Failure,
-    FailureKind,
-    Health,
-    RefusalKind,
-    ToolResult,
-    encode_health,
-    encode_tool_answer,
-)
+from cli_mcp.agent_api import AgentIdentity, Failure, FailureKind, Health, RefusalKind, ToolResult
+from cli_mcp.agent_json import encode_health, encode_tool_answer
 from cli_mcp.agent_token import body_digest
 from cli_mcp.execution import (
     ExecutionError,

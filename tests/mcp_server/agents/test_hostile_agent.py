@@ -11,15 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cli_mcp.agent_api import (
-    EVENT_LIMIT_BYTES,
-    Accepted,
-    AgentIdentity,
-    Failure,
-    FailureKind,
-    RefusalKind,
-    encode_run_event,
-)
+from cli_mcp.agent_api import EVENT_LIMIT_BYTES, Accepted, AgentIdentity, Failure, FailureKind, RefusalKind
+from cli_mcp.agent_json import encode_run_event
 from cli_mcp.execution import Progress
 from mcp_server.agents import client as client_module
 from mcp_server.agents.agent import AgentLost, AgentMisbehaved
