@@ -1,12 +1,13 @@
 """The process that runs in every sandbox pod, as pid 1: serves the MCP server's signed calls.
 
-Exit status: 0 after SIGTERM, 77 when the pod is not isolated, 1 when it cannot work at all.
+Exit status: 143 after SIGTERM, 77 when the pod is not isolated, 1 when it cannot work at all.
 """
 
 import argparse
 import asyncio
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,9 @@ from sandbox_agent.reaper import Reaper
 
 _log = logging.getLogger(__name__)
 
+STOPPED_EXIT_CODE = 128 + signal.SIGTERM
+"""As if the signal had ended it: of a container that ends with 0 the kubelet says that it succeeded, and
+nothing of the eviction that it was ended for."""
 _THREADS = 4
 _LAST_ANSWERS_SECONDS = 1.0
 
@@ -69,7 +73,7 @@ async def serve(
             ready.result()
             _log.info("ready")
             await stopped
-        return 0
+        return STOPPED_EXIT_CODE
     finally:
         ready.cancel()
         await asyncio.gather(ready, return_exceptions=True)

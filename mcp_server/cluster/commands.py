@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from cli_mcp.execution import ExecutionError, Outcome, SandboxUnavailable
+from cli_mcp.execution import ExecutionError, Outcome, SandboxUnavailable, SessionEnded
 from cli_mcp.sandbox_config import SessionLimits
 from mcp_server.agents.agent import AgentAddress, AgentLost, AgentUnreachable, SandboxAgent
 from mcp_server.audit import CallRecord
@@ -74,7 +74,7 @@ class Commands:
         except AgentUnreachable:
             self._answering[pod.uid] = -1  # whatever the kubelet says: ask the agent before the next call
             raise
-        except AgentLost as error:
+        except (AgentLost, SessionEnded) as error:
             raise await self._explained(pod, error) from error
         finally:
             self._on_call(CallRecord(pod.owner, pod.session_id, pod.uid, pod.ip, started_at, self._now()))
@@ -152,8 +152,9 @@ class Commands:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
-    async def _explained(self, pod: SandboxPod, error: AgentLost) -> ExecutionError:
-        """What the cluster says, within a moment, about an agent that went in the middle of a command."""
+    async def _explained(self, pod: SandboxPod, error: AgentLost | SessionEnded) -> ExecutionError:
+        """What the cluster says, within a moment, about an agent that went in the middle of a command, or
+        was told to go; what `error` says when the cluster says nothing."""
         restarts = pod.sandbox.restarts
         try:
             async with asyncio.timeout(_EXPLANATION_SECONDS):

@@ -71,12 +71,14 @@ def ended(pod: SandboxPod, limits: SessionLimits) -> SessionEnded:
     if pod.ended_by:
         return SessionEnded(f"session ended by {pod.ended_by}")
     lifetime = limits.max_lifetime_seconds
-    if pod.finished:
-        cause = f"its sandbox was stopped by the cluster ({pod.reason or 'the pod failed'})"
+    if pod.reason:
+        cause = f"its sandbox was stopped by the cluster ({pod.reason}: {quote(pod.message)})"
     elif pod.state == STATE_RETIRING and lifetime is not None:
         cause = f"its sandbox was retired (greatest lifetime: {lifetime:g} seconds)"
     elif pod.state == STATE_RETIRING:
         cause = "its sandbox was retired"
+    elif pod.finished:
+        cause = f"its sandbox's container ended {exit_text(pod.sandbox)}"
     else:
         cause = "its sandbox was deleted"
     return SessionEnded(f"The session ended: {cause}. Files and state are gone; the next call begins anew.")

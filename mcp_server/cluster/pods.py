@@ -69,6 +69,8 @@ class SandboxPod:
     ip: str = ""
     reason: str = ""
     """Why the pod as a whole failed: `Evicted`, `NodeShutdown`."""
+    message: str = ""
+    """The same in a sentence."""
     unschedulable: str = ""
     """The scheduler's words; "" when it has found a node, or not looked yet."""
     scheduled: bool = False
@@ -128,6 +130,7 @@ def read_pod(manifest: Manifest) -> SandboxPod:
         ready=conditions.get("Ready", {}).get("status") == "True",
         ip=status.get("podIP") or "",
         reason=status.get("reason") or "",
+        message=status.get("message") or "",
         unschedulable=scheduled.get("message") or "" if scheduled.get("reason") == "Unschedulable" else "",
         scheduled=bool(spec.get("nodeName")),
         containers=tuple(

@@ -332,7 +332,7 @@ async def test_a_stop_ends_the_running_command_with_an_answer(
     os.kill(agent.pid, signal.SIGTERM)
     event = await asyncio.wait_for(running, 5)
     assert isinstance(event, Failure) and event.kind is FailureKind.ENDED
-    assert agent.wait(5) == 0
+    assert agent.wait(5) == 143
     assert time.monotonic() - began < 5
 
 
@@ -387,7 +387,7 @@ async def test_a_pod_that_is_not_isolated_runs_nothing() -> None:
                 assert "reaches the proxy's metrics port" in decode_health(answer.content).detail
                 refused = await http.post(RUN_PATH, content=BODY)
                 assert decode_refusal(refused.content).kind is RefusalKind.NOT_ISOLATED
-            assert agent.stop() == 0
+            assert agent.stop() == 143
         finally:
             agent.close()
             for server in listening:

@@ -183,7 +183,7 @@ async def test_the_order_to_stop_comes_from_outside() -> None:
         async with SignedClient(agent) as client:
             assert (await client.run("kill -TERM 1; kill -INT 1")).exit_code == 0
             assert (await client.run("true")).exit_code == 0
-        assert await asyncio.to_thread(agent.stop) == 0
+        assert await asyncio.to_thread(agent.stop) == 143
 
 
 async def test_the_shells_processes_are_the_first_to_go() -> None:

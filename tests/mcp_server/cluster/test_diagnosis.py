@@ -93,10 +93,11 @@ def test_running_out_of_memory_is_named_with_the_limit_to_raise() -> None:
     [
         (pod(state=STATE_RETIRING, ended_by="DELETE"), LIMITS, "session ended by DELETE"),
         (
-            pod(state=STATE_ACTIVE, finished=True, reason="Evicted"),
+            pod(state=STATE_RETIRING, finished=True, reason="Evicted", message="64Mi of disk are full"),
             LIMITS,
-            "by the cluster (Evicted)",
+            "by the cluster (Evicted: 64Mi of disk are full)",
         ),
+        (pod(container(code=1), state=STATE_ACTIVE, finished=True), LIMITS, "ended with exit code 1 (Error)"),
         (pod(state=STATE_ACTIVE, terminating=True), LIMITS, "was deleted"),
         (pod(state=STATE_RETIRING), LIMITS, "was retired."),
         (

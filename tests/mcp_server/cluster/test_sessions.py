@@ -276,6 +276,19 @@ class TestAgents:
         with pytest.raises(SessionEnded, match="its sandbox was deleted"):
             await call(server, session("s"))
 
+    async def test_an_agent_that_is_told_to_stop_leaves_it_to_the_cluster_to_say_why(
+        self, demo: Cluster, server: PodSessions
+    ) -> None:
+        await call(server, session("s"))
+        [pod] = demo.pods_of("s")
+        evicted = {**pod["status"], "phase": "Failed", "reason": "Evicted", "message": "the disk is full"}
+        demo.agents.fail_with(SessionEnded("the sandbox is being shut down"), once=True)
+        asyncio.get_running_loop().call_later(
+            0.1, demo.world.api.update, {**pod, "status": evicted}, "status"
+        )
+        with pytest.raises(SessionEnded, match=r"Evicted: the disk is full"):
+            await call(server, session("s"))
+
     async def test_typed_tools_are_called_in_the_sessions_pod(
         self, demo: Cluster, server: PodSessions
     ) -> None:
