@@ -6,6 +6,7 @@ others stand in the way, those with the lowest ids wait and the rest give up, so
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from cli_mcp import names
@@ -29,38 +30,49 @@ def limited(limits: SessionLimits) -> bool:
 
 def room(session: SessionKey, pods: Iterable[SandboxPod], limits: SessionLimits, *, claims: bool) -> Room:
     """Whether `session`, which is not active yet, may be; `claims` says whether it has claimed a pod."""
-    verdicts = [_verdict(session, limit, others, claims) for limit, others in _groups(session, pods, limits)]
+    verdicts = [_verdict(session, group, claims) for group in _groups(session, pods, limits)]
     return max(verdicts, key=lambda verdict: verdict.value, default=Room.FREE)
 
 
 def too_many(session: SessionKey, pods: Iterable[SandboxPod], limits: SessionLimits) -> SandboxUnavailable:
     """What to tell a caller for whom there is no room."""
-    for limit, others in _groups(session, pods, limits):
-        open_sessions = len({pod.session_id for pod in others})
-        if open_sessions >= limit:
-            whose = "of yours" if limit == limits.max_sessions_per_owner else "of this instance"
-            break
+    full = next(it for it in _groups(session, pods, limits) if it.is_full)
     return SandboxUnavailable(
-        f"Not run: {open_sessions} sessions {whose} are open, which is the limit. Use one of them again, end "
-        "one (DELETE /sessions/ID), or wait until one has been idle long enough."
+        f"Not run: as many sessions {full.whose} are open as may be ({full.field}: {full.limit}). Use one of "
+        "them again, end one (DELETE /sessions/ID), or wait until one has been idle long enough."
     )
 
 
-def _groups(
-    session: SessionKey, pods: Iterable[SandboxPod], limits: SessionLimits
-) -> Iterator[tuple[int, list[SandboxPod]]]:
-    """Each limit with the pods of the other sessions that it counts."""
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The other sessions that one limit counts, by their ids."""
+
+    field: str
+    whose: str
+    limit: int
+    active: frozenset[str]
+    claiming: frozenset[str]
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.active) + len(self.claiming) >= self.limit
+
+
+def _groups(session: SessionKey, pods: Iterable[SandboxPod], limits: SessionLimits) -> Iterator[_Group]:
     others = [pod for pod in pods if pod.live and pod.session_id not in ("", session.id)]
-    if limits.max_sessions_per_owner is not None:
-        yield limits.max_sessions_per_owner, [pod for pod in others if pod.owner == session.owner]
-    if limits.max_sessions is not None:
-        yield limits.max_sessions, others
+    own = [pod for pod in others if pod.owner == session.owner]
+    for field, whose, limit, counted in (
+        ("maxSessionsPerOwner", "of yours", limits.max_sessions_per_owner, own),
+        ("maxSessions", "of this instance", limits.max_sessions, others),
+    ):
+        if limit is not None:
+            active = frozenset(pod.session_id for pod in counted if pod.state == names.STATE_ACTIVE)
+            claiming = frozenset(pod.session_id for pod in counted) - active
+            yield _Group(field, whose, limit, active, claiming)
 
 
-def _verdict(session: SessionKey, limit: int, others: list[SandboxPod], claims: bool) -> Room:
-    active = {pod.session_id for pod in others if pod.state == names.STATE_ACTIVE}
-    claiming = {pod.session_id for pod in others} - active
-    if len(active) + len(claiming) < limit:
+def _verdict(session: SessionKey, group: _Group, claims: bool) -> Room:
+    if not group.is_full:
         return Room.FREE
-    ahead = sum(other < session.id for other in claiming)
-    return Room.CONTENDED if claims and len(active) + ahead < limit else Room.NONE
+    ahead = sum(other < session.id for other in group.claiming)
+    return Room.CONTENDED if claims and len(group.active) + ahead < group.limit else Room.NONE

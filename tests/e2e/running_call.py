@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from tests.e2e_local.harness import Answer
 
 COMMAND_SECONDS = 300
+# A command that writes down that it was interrupted; what would come after it in the shell does not run then.
+UNTIL_INTERRUPTED = """python3 -c '
+import time
+try:
+    time.sleep(120)
+except KeyboardInterrupt:
+    print("interrupted", file=open("seen", "w"))
+'"""
 _MARK = "/workspace/has-begun"
 
 

@@ -19,7 +19,7 @@ import pytest
 from cli_mcp import names
 from tests.e2e.instances import merged
 from tests.e2e.operator import apply, eventually, kubectl
-from tests.e2e.running_call import running_call
+from tests.e2e.running_call import UNTIL_INTERRUPTED, running_call
 from tests.hooks.world import ALLOWLIST
 
 if TYPE_CHECKING:
@@ -34,13 +34,8 @@ SESSIONS = 60
 # All pods of a burst start on one small node; a call waits a minute for its own, and then asks again.
 BURST_SECONDS = 240
 SPEC: Object = {"replicas": 3, "proxy": ALLOWLIST, "sandbox": {"warmPoolSize": 2}}
-UNTIL_INTERRUPTED = """python3 -c '
-import time
-try:
-    time.sleep(120)
-except KeyboardInterrupt:
-    print("interrupted", file=open("seen", "w"))
-'"""
+# How long after a change in the cluster all replicas have seen it.
+WATCH_SECONDS = 1
 COUNT = "COUNT=$((COUNT + 1)); echo $COUNT"
 
 
@@ -64,23 +59,24 @@ def replicas(ready: Instance, token: str) -> list[McpClient]:
 
 @contextmanager
 def changed(instance: Instance, change: Object) -> Iterator[None]:
-    """The instance with something else in its spec, as far as the server knows, until the end."""
+    """The instance with something else in its spec until the end, as the server knows it by its watch."""
     spec = instance.spec
-    before = sandbox_config(instance)
-    instance.apply(merged(spec, change))
-    eventually(lambda: sandbox_config(instance) != before, 30)
-    time.sleep(1)  # the replicas' watches
+    apply_and_wait(instance, merged(spec, change))
     try:
         yield
     finally:
-        instance.apply(spec)
-        eventually(lambda: sandbox_config(instance) == before, 30)
-        time.sleep(1)
+        apply_and_wait(instance, spec)
 
 
-def sandbox_config(instance: Instance) -> str:
-    data = instance.child("configmap", f"cli-mcp-{instance.name}")["data"]
-    return str(data[names.SANDBOX_CONFIG_KEY])
+def apply_and_wait(instance: Instance, spec: Object) -> None:
+    instance.apply(spec)
+
+    def is_observed() -> bool:
+        found = instance.instance()
+        return bool(found["status"]["observedGeneration"] == found["metadata"]["generation"])
+
+    eventually(is_observed, 30)
+    time.sleep(WATCH_SECONDS)
 
 
 def patiently(client: McpClient, session: str, command: str, seconds: float = BURST_SECONDS) -> Answer:
@@ -235,7 +231,9 @@ def test_more_sessions_than_allowed_are_refused_at_every_replica(
         let_in = [session for session, it in zip(asked, answers, strict=True) if not it.is_error]
         refusals = [it.text for it in answers if it.is_error]
         assert len(let_in) == 2, refusals
-        assert all(f"2 sessions {whose} are open, which is the limit" in it for it in refusals), refusals
+        assert all(f"as many sessions {whose} are open as may be ({limit}: 2)" in it for it in refusals), (
+            refusals
+        )
         end(replicas[0], let_in[0])
         refused = next(it for it in asked if it not in let_in)
         assert patiently(replicas[1], refused, "echo in").stdout == "in\n", "there is room again"
@@ -262,7 +260,10 @@ def test_what_a_quota_refuses_is_quoted(ready: Instance, replicas: list[McpClien
 
 BAD_SANDBOXES = [
     pytest.param(
-        {"image": "localhost/there-is-no:such"}, "which cannot be pulled", "localhost/there-is-no", id="image"
+        {"image": "localhost/there-is-no:such"},
+        "its image, which cannot be pulled",
+        "localhost/there-is-no",
+        id="image",
     ),
     pytest.param({"nodeSelector": {"no": "where"}}, "a node", "node affinity/selector", id="node"),
 ]
@@ -276,8 +277,7 @@ def test_why_a_sandbox_cannot_start_is_quoted(
         eventually(lambda: not ready.component("sandbox"))
         answer = replicas[0].bash("never", "true")
         assert answer.is_error
-        assert "the sandbox waits for" in answer.text
-        assert what in answer.text
+        assert f"waits for {what}" in answer.text
         assert quoted in answer.text
         end(replicas[0], "never")
 

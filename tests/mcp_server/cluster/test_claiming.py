@@ -157,11 +157,27 @@ def test_limits(asked: Asked, pods: tuple[SandboxPod, ...], wanted: type[Step]) 
     assert isinstance(step(*pods, asked=asked), wanted)
 
 
-def test_who_is_over_the_limit_is_told_which_one_and_what_to_do() -> None:
-    refused = step(OTHER, asked=limited(total=5, own=1))
+@pytest.mark.parametrize(
+    ("asked", "pods", "said"),
+    [
+        (limited(total=5, own=1), (OTHER,), "of yours are open as may be (maxSessionsPerOwner: 1)"),
+        (limited(total=1, own=5), (OTHER,), "of this instance are open as may be (maxSessions: 1)"),
+        (
+            limited(total=1, own=1),
+            (FOREIGN,),
+            "of this instance are open as may be (maxSessions: 1)",
+        ),
+        (limited(total=1), (OTHER, LATER), "of this instance are open as may be (maxSessions: 1)"),
+    ],
+    ids=["own", "all", "all by another's", "with a claim beyond it"],
+)
+def test_who_is_over_a_limit_is_told_which_one_and_what_to_do(
+    asked: Asked, pods: tuple[SandboxPod, ...], said: str
+) -> None:
+    refused = step(*pods, asked=asked)
     assert isinstance(refused, Refuse)
     assert isinstance(refused.error, SandboxUnavailable)
-    assert "1 sessions of yours are open" in str(refused.error)
+    assert said in str(refused.error)
     assert "DELETE /sessions/ID" in str(refused.error)
 
 
