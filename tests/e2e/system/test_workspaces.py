@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cli_mcp import names
-from tests.e2e.instances import Instance, new_namespace
+from tests.e2e.instances import Instance, is_ready, merged, new_namespace
+from tests.e2e.node import nodes
 from tests.e2e.operator import eventually, kubectl, objects
 from tests.e2e.session_ends import watched_sessions
 from tests.hooks.world import ALLOWLIST
@@ -27,6 +28,7 @@ MARGIN_SECONDS = 60
 SYNC_SECONDS = 30
 POOL = 2
 CLAIMS = "persistentvolumeclaims"
+SANDBOX = f"{names.LABEL_COMPONENT}={names.COMPONENT_SANDBOX}"
 
 
 @pytest.fixture(scope="module", params=["WaitForFirstConsumer", "Immediate"])
@@ -127,7 +129,8 @@ def test_a_session_that_is_ended_leaves_its_files_or_takes_them_along(ready: Ins
     name = workspace(ready, "ended")
     end(client, "ended", workspace="true")
     assert call(client, "ended", "ls") == ("", "new")
-    assert workspace(ready, "ended") != name or len(workspaces(ready, "ended")) == 2
+    (pod,) = ready.session_pods("ended")
+    assert mounted(pod) != name
     eventually(lambda: not kubectl("-n", ready.namespace, "get", CLAIMS, name, "--ignore-not-found"), 60)
 
 
@@ -150,17 +153,21 @@ def test_another_owner_of_the_same_session_id_never_sees_the_files(ready: Instan
     assert call(mine, "shared", "ls") == ("file\n", "resumed")
 
 
-def test_files_outlive_a_container_that_runs_out_of_memory_and_a_pod_that_is_taken_away(
-    ready: Instance,
-) -> None:
+def test_files_outlive_a_container_that_is_killed_and_a_pod_that_is_taken_away(ready: Instance) -> None:
     client = ready.client()
-    call(client, "restarted", "echo hello > file")
-    client.bash("restarted", "tail /dev/zero")
-    assert call(client, "restarted", "cat file") == ("hello\n", "continued")
+    call(client, "restarted", "echo hello > file; KEPT=yes")
     (pod,) = ready.session_pods("restarted")
-    assert pod["status"]["containerStatuses"][0]["restartCount"] >= 1
+    with nodes() as all_nodes:
+        all_nodes.kill(pod)
+    eventually(lambda: restarts(ready, "restarted") >= 1, 60)
+    assert call(client, "restarted", "cat file; echo $KEPT") == ("hello\nyes\n", "continued")
     kubectl("-n", ready.namespace, "delete", "pod", pod["metadata"]["name"])
-    assert call(client, "restarted", "cat file") == ("hello\n", "resumed")
+    assert call(client, "restarted", "cat file; echo [$KEPT]") == ("hello\n[]\n", "resumed")
+
+
+def restarts(instance: Instance, session: str) -> int:
+    (pod,) = instance.session_pods(session)
+    return int(pod["status"]["containerStatuses"][0]["restartCount"])
 
 
 def test_sessions_at_two_replicas_at_once_get_one_pod_and_one_workspace_each(ready: Instance) -> None:
@@ -181,6 +188,30 @@ def test_sessions_at_two_replicas_at_once_get_one_pod_and_one_workspace_each(rea
             (pod,) = ready.session_pods(session)
             assert mounted(pod) == workspace(ready, session)
             end(replicas[0], session)
+
+
+def test_a_pool_that_is_resized_and_rolled_leaves_no_volume_behind(ready: Instance) -> None:
+    client = ready.client()
+    call(client, "steady", "echo hello > file; KEPT=yes")
+    before = {it["metadata"]["uid"] for it in ready.component("sandbox")}
+    for size, change in ((2 * POOL, {}), (POOL, {}), (POOL, {"env": [{"name": "COLOUR", "value": "green"}]})):
+        ready.apply(merged(ready.spec, {"sandbox": {"warmPoolSize": size, **change}}))
+        wait_for_slots(ready, size)
+    eventually(lambda: len(before & {it["metadata"]["uid"] for it in ready.component("sandbox")}) == 1)
+    assert call(client, "steady", "cat file; echo $KEPT$COLOUR") == ("hello\nyes\n", "continued")
+    assert call(client, "rolled", "echo $COLOUR") == ("green\n", "new")
+
+
+def wait_for_slots(instance: Instance, size: int) -> None:
+    """Until so many unclaimed pods are Ready, each with a volume of its own, and no other is unclaimed."""
+    unclaimed = f"!{names.LABEL_SESSION_ID}"
+
+    def is_so() -> bool:
+        pods = [it for it in objects(instance.namespace, "pods", f"{SANDBOX},{unclaimed}") if is_ready(it)]
+        claims = objects(instance.namespace, CLAIMS, unclaimed)
+        return len(claims) == size and {it["metadata"]["name"] for it in claims} == {*map(mounted, pods)}
+
+    eventually(is_so)
 
 
 def test_an_instance_takes_its_workspaces_along(ready: Instance) -> None:
