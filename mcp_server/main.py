@@ -6,31 +6,24 @@ import ipaddress
 import logging
 import os
 import sys
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from lightkube.config.kubeconfig import SingleConfig
-from lightkube.core.exceptions import ConfigError
 from prometheus_client import CollectorRegistry
 
 from cli_mcp.names import SERVER_PORT
-from cli_mcp.program import (
-    CannotStart,
-    allow_all_descriptors,
-    cannot_listen,
-    listen_address,
-    stop_events,
-)
+from cli_mcp.program import allow_all_descriptors, cannot_listen, listen_address, stop_events
 from mcp_server.agents.client import AgentClient
-from mcp_server.agents.signing import CallSigner, InvalidSessionKeys
+from mcp_server.agents.signing import CallSigner
 from mcp_server.app import build_app
 from mcp_server.audit import AuditLog
 from mcp_server.authentication import Authenticator
 from mcp_server.cluster.kube_config import kube_config
 from mcp_server.cluster.kubernetes import KubernetesApi
+from mcp_server.cluster.program import CANNOT_START, add_instance_options, issuer_of, namespace_of
 from mcp_server.cluster.sessions import PodSessions
 from mcp_server.cluster_metrics import ClusterMetrics
 from mcp_server.review_cache import ReviewAuthenticator
@@ -81,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     allow_all_descriptors()
     try:
         asyncio.run(_run(parsed, os.environ))
-    except (CannotStart, ConfigError, InvalidCertificate, InvalidSessionKeys) as error:
+    except (*CANNOT_START, InvalidCertificate) as error:
         print(f"cli-mcp server: {error}", file=sys.stderr)
         return 1
     return 0
@@ -94,10 +87,7 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--instance", required=True, metavar="NAME", help="whose sandboxes it serves")
-    parser.add_argument(
-        "--namespace", metavar="NAME", help="of the instance (default: $POD_NAMESPACE, or the kubeconfig's)"
-    )
+    add_instance_options(parser)
     parser.add_argument(
         "--listen",
         type=listen_address,
@@ -108,14 +98,6 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
     parser.add_argument(
         "--tls-dir", type=Path, metavar="DIR", help="tls.crt and tls.key; changed files are taken over"
     )
-    parser.add_argument(
-        "--session-keys",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="session-keys.json of the Secret cli-mcp-NAME-session-key; a changed file is taken over",
-    )
-    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: the pod's, or $KUBECONFIG")
     parser.add_argument(
         "--token-review",
         action="store_true",
@@ -162,15 +144,15 @@ def server_settings(arguments: Arguments) -> ServerSettings:
 
 
 async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
-    """Serve until a signal comes. Raises CannotStart, ConfigError, InvalidCertificate, InvalidSessionKeys."""
+    """Serve until a signal comes. Raises what CANNOT_START has, and InvalidCertificate."""
     stop, stop_now = stop_events()
     config = kube_config(arguments.kubeconfig)
-    namespace = arguments.namespace or environment.get("POD_NAMESPACE") or config.namespace
-    # Only for the agents' logs: what counts is the signature.
-    issuer = environment.get("POD_UID") or f"outside-{uuid.uuid4()}"
+    namespace = namespace_of(arguments.namespace, config, environment)
     registry = CollectorRegistry()
     metrics = ClusterMetrics(registry)
-    agents = AgentClient(CallSigner(arguments.session_keys, issuer), on_error=metrics.agent_failed)
+    agents = AgentClient(
+        CallSigner(arguments.session_keys, issuer_of(environment)), on_error=metrics.agent_failed
+    )
     certificate = ServerCertificate(arguments.tls_dir) if arguments.tls_dir else None
     async with AsyncExitStack() as running:
         api = await running.enter_async_context(KubernetesApi.connected(config, metrics.kubernetes_request))

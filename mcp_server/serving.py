@@ -5,7 +5,7 @@ import contextlib
 import socket
 import ssl
 from asyncio.sslproto import SSLProtocol
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 
 import h11
 import uvicorn
@@ -14,6 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mcp_server.app import calls_of
 from mcp_server.listener import BoundedListener
+from mcp_server.waiting import first_of
 
 # Connections beyond this are hung up on: each may hold a request of several megabytes.
 MAX_CONNECTIONS = 2_000
@@ -126,25 +127,14 @@ async def serve(
         server = _Server(_config(app, tls), on_started=lambda: on_bound(bound_port))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
-            await _first_of(serving, stop.wait())
+            await first_of(serving, stop.wait())
             calls.close()
-            await _first_of(calls.finished(), (stop_now or asyncio.Event()).wait(), seconds=drain_seconds)
+            await first_of(calls.finished(), (stop_now or asyncio.Event()).wait(), seconds=drain_seconds)
             calls.cancel_all()
-            await _first_of(calls.finished(), seconds=_FLUSH_SECONDS)
+            await first_of(calls.finished(), seconds=_FLUSH_SECONDS)
         finally:
             server.should_exit = True
             await serving
-
-
-async def _first_of(*awaited: Awaitable[object], seconds: float | None = None) -> None:
-    """Return when one of them is done, or after `seconds`. Coroutines are cancelled then; tasks run on."""
-    tasks = [asyncio.ensure_future(one) for one in awaited]
-    try:
-        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for one, task in zip(awaited, tasks, strict=True):
-            if one is not task:
-                task.cancel()
 
 
 def _config(app: Starlette, tls: ssl.SSLContext | None) -> uvicorn.Config:

@@ -17,6 +17,7 @@ from mcp_server.calls import RunningCalls
 from mcp_server.catalogue import Offer
 from mcp_server.tool_calls import ToolCalls
 from mcp_server.tool_server import tool_server
+from mcp_server.waiting import first_of
 from ssh_gateway.admission import Admission, Limits, Refusal
 from ssh_gateway.audit import Event, SshAuditSink, SshRecord
 from ssh_gateway.authorization import Authorizer
@@ -140,7 +141,7 @@ class Gateway:
                 on_bound=bound.set_result,
             )
         )
-        await _first_of(task, bound)
+        await first_of(task, bound)
         if not bound.done():
             await task
         try:
@@ -157,9 +158,9 @@ class Gateway:
                 connection.abort()
         for channel in self._sessions.values():
             channel.finish_reading()
-        await _first_of(self._sessions_ended(), stop_now.wait(), seconds=seconds)
+        await first_of(self._sessions_ended(), stop_now.wait(), seconds=seconds)
         self._calls.cancel_all()
-        await _first_of(self._sessions_ended(), seconds=_FLUSH_SECONDS)
+        await first_of(self._sessions_ended(), seconds=_FLUSH_SECONDS)
         for task in self._sessions:
             task.cancel()
         await self._sessions_ended()
@@ -252,24 +253,13 @@ async def _unless_closed(channel: StdioChannel, serving: Awaitable[None]) -> Non
     """
     task = asyncio.ensure_future(serving)
     try:
-        await _first_of(task, channel.closed.wait())
+        await first_of(task, channel.closed.wait())
         if not task.done():
             raise ConnectionClosed
         await task
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def _first_of(*awaited: Awaitable[object], seconds: float | None = None) -> None:
-    """Return when one of them is done, or after `seconds`. Coroutines are cancelled then; tasks run on."""
-    tasks = [asyncio.ensure_future(one) for one in awaited]
-    try:
-        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for one, task in zip(awaited, tasks, strict=True):
-            if one is not task:
-                task.cancel()
 
 
 def _end_silence(channel: StdioChannel) -> None:

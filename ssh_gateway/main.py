@@ -5,7 +5,6 @@ import asyncio
 import logging
 import os
 import sys
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -13,20 +12,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cli_mcp.names import SSH_PORT
-from cli_mcp.program import (
-    CannotStart,
-    allow_all_descriptors,
-    cannot_listen,
-    listen_address,
-    stop_events,
-)
+from cli_mcp.program import allow_all_descriptors, cannot_listen, listen_address, stop_events
 from mcp_server.agents.client import AgentClient
-from mcp_server.agents.signing import CallSigner, InvalidSessionKeys
+from mcp_server.agents.signing import CallSigner
 from mcp_server.audit import AuditLog
 from mcp_server.calls import RunningCalls
 from mcp_server.catalogue import ALL_GROUPS, offer
 from mcp_server.cluster.kube_config import kube_config
 from mcp_server.cluster.kubernetes import KubernetesApi
+from mcp_server.cluster.program import CANNOT_START, add_instance_options, issuer_of, namespace_of
 from mcp_server.cluster.sessions import PodSessions
 from mcp_server.metrics import Metrics
 from mcp_server.tool_calls import ToolCalls
@@ -63,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     allow_all_descriptors()
     try:
         asyncio.run(_run(parsed, os.environ))
-    except (CannotStart, HostKeyProblem, InvalidSessionKeys) as error:
+    except (*CANNOT_START, HostKeyProblem) as error:
         print(f"cli-mcp ssh: {error}", file=sys.stderr)
         return 1
     return 0
@@ -75,10 +69,7 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
         description="The SSH gateway of one CliMcpInstance. In a pod all arguments come with the Deployment "
         "that the operator makes. Audit records go to stdout, messages to stderr.",
     )
-    parser.add_argument("--instance", required=True, metavar="NAME", help="whose sandboxes it serves")
-    parser.add_argument(
-        "--namespace", metavar="NAME", help="of the instance (default: $POD_NAMESPACE, or the kubeconfig's)"
-    )
+    add_instance_options(parser)
     parser.add_argument(
         "--listen",
         type=listen_address,
@@ -99,26 +90,16 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
     parser.add_argument(
         "--host-key", type=Path, required=True, metavar="FILE", help="Ed25519, without a passphrase"
     )
-    parser.add_argument(
-        "--session-keys",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="session-keys.json of the Secret cli-mcp-NAME-session-key; a changed file is taken over",
-    )
-    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: the pod's, or $KUBECONFIG")
     return Arguments(**vars(parser.parse_args(arguments)))
 
 
 async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
-    """Serve until a signal comes. Raises CannotStart, HostKeyProblem, InvalidSessionKeys."""
+    """Serve until a signal comes. Raises what CANNOT_START has, and HostKeyProblem."""
     stop, stop_now = stop_events()
     host_key = load_host_key(arguments.host_key)
     config = kube_config(arguments.kubeconfig)
-    namespace = arguments.namespace or environment.get("POD_NAMESPACE") or config.namespace
-    # Only for the agents' logs: what counts is the signature.
-    issuer = environment.get("POD_UID") or f"outside-{uuid.uuid4()}"
-    agents = AgentClient(CallSigner(arguments.session_keys, issuer))
+    namespace = namespace_of(arguments.namespace, config, environment)
+    agents = AgentClient(CallSigner(arguments.session_keys, issuer_of(environment)))
     async with AsyncExitStack() as running:
         api = await running.enter_async_context(KubernetesApi.connected(config))
         sessions = PodSessions(

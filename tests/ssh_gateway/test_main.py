@@ -178,3 +178,20 @@ def test_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     arguments = ["--instance", "demo", "--routes", "r", "--authorized-keys-dir", "k", "--session-keys", "s"]
     assert main([*arguments, "--host-key", str(tmp_path / "none")]) == 1
     assert "host key" in capsys.readouterr().err
+
+
+def test_a_kubeconfig_that_cannot_be_used_is_said_without_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_keys(tmp_path / "session-keys.json", key_pair())
+    load_or_make_host_key(tmp_path / "host_key")
+    config = kubeconfig_for("http://127.0.0.1:9")
+    config["users"][0]["user"] = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "aws"}}
+    (tmp_path / "kubeconfig").write_text(json.dumps(config))
+    arguments = ["--instance", "demo", "--routes", "r", "--authorized-keys-dir", "k"]
+    for option, name in (("--session-keys", "session-keys.json"), ("--host-key", "host_key")):
+        arguments += [option, str(tmp_path / name)]
+    assert main([*arguments, "--kubeconfig", str(tmp_path / "kubeconfig")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("cli-mcp ssh: ")
+    assert "use a token" in error
