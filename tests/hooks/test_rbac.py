@@ -83,7 +83,7 @@ def test_metacontroller_takes_the_controllers_that_carry_our_label_and_no_others
     assert "--zap-log-level=2" in metacontroller["args"], "above 4 it logs the contents of Secrets"
     (leases,) = [it for it in manifests("install/leader-election.yaml") if it["kind"] == "Role"]
     assert f"--leader-election-id={leases['rules'][1]['resourceNames'][0]}" in metacontroller["args"]
-    assert hooks["image"] == settings.DEFAULT_IMAGE
+    assert installed_image(hooks["image"]) == settings.DEFAULT_IMAGE
 
 
 def test_the_token_is_mounted_into_metacontroller_alone() -> None:
@@ -96,6 +96,13 @@ def test_the_token_is_mounted_into_metacontroller_alone() -> None:
 
 def test_binary_and_crds_of_metacontroller_are_of_one_release() -> None:
     (deployment,) = manifests("install/deployment.yaml")
-    (kustomization,) = manifests("install/kustomization.yaml")
-    version = deployment["spec"]["template"]["spec"]["containers"][0]["image"].rpartition(":")[2]
-    assert f"/{version}/" in kustomization["resources"][0]
+    (kustomization,) = manifests("crds/kustomization.yaml")
+    image = installed_image(deployment["spec"]["template"]["spec"]["containers"][0]["image"])
+    assert f"/{image.rpartition(':')[2]}/" in kustomization["resources"][0]
+
+
+def installed_image(name: str) -> str:
+    """With the tag that the overlays give it."""
+    component = yaml.safe_load((ROOT / "config/images/kustomization.yaml").read_text())
+    (tag,) = [it["newTag"] for it in component["images"] if it["name"] == name]
+    return f"{name}:{tag}"
