@@ -109,6 +109,11 @@ def pool_trouble(pool: PoolPlan) -> str | None:
             f"no node takes {_listed(pool.unschedulable)}; add nodes, or lower spec.sandbox.resources or "
             "warmPoolSize"
         )
+    if pool.missing_images:
+        return (
+            f"no node gets the image {_listed(pool.missing_images)}; correct its name, or name in "
+            "spec.sandbox.imagePullSecrets a Secret with which it may be pulled"
+        )
     if pool.stuck:
         return f"not ready for 5 minutes and replaced: {_listed(pool.stuck)}; see kubectl describe and logs"
     return None

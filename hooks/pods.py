@@ -1,7 +1,7 @@
 """Sandbox pods as the hooks see them: whose, in which state, since when. Facts only, no decisions."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -15,6 +15,10 @@ _SESSION_FIELD = f"f:{names.LABEL_SESSION_ID}"
 _MAX_CLOCK_SKEW = timedelta(minutes=5)
 # RFC 3339 as Kubernetes writes it; Python 3.11 reads the rest.
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
+
+
+# Why a container waits, in the kubelet's words. Not ErrImagePull: the first attempt may fail by accident.
+_NO_IMAGE = frozenset({"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 
 
 class Role(StrEnum):
@@ -43,6 +47,8 @@ class SandboxPod:
     finished: bool
     """Failed or Succeeded: no container of it will ever run again."""
     unschedulable: bool
+    missing_images: tuple[str, ...]
+    """Those that the node cannot get."""
     isolation_failed: bool
     """Its last test of that has failed; one that is ready has passed it since."""
 
@@ -69,6 +75,7 @@ def observe_pod(manifest: Manifest, parent: Parent) -> SandboxPod:
         ready_changed=parse_time(ready.get("lastTransitionTime")) or created,
         finished=status.get("phase") in ("Failed", "Succeeded"),
         unschedulable=scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable",
+        missing_images=tuple(_missing_images(status)),
         isolation_failed=not is_ready and _isolation_failed(status),
     )
 
@@ -109,6 +116,14 @@ def _role(
         return Role.FOREIGN
     claimed = labels.get(names.LABEL_SESSION_ID) or labels.get(names.LABEL_STATE)
     return Role.CLAIMED if claimed else Role.UNCLAIMED
+
+
+def _missing_images(status: Mapping[str, Any]) -> Iterator[str]:
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(kind) or ():
+            waiting = (container.get("state") or {}).get("waiting") or {}
+            if waiting.get("reason") in _NO_IMAGE:
+                yield container.get("image", "")
 
 
 def _isolation_failed(status: Mapping[str, Any]) -> bool:

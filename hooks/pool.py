@@ -53,6 +53,7 @@ class PoolPlan:
     """Unclaimed pods of the current template that are ready."""
     stuck: list[str] = field(default_factory=list)
     unschedulable: list[str] = field(default_factory=list)
+    missing_images: list[str] = field(default_factory=list)
     not_isolated: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
@@ -125,6 +126,7 @@ def plan_pool(
         ready=sum(pod.ready for pod in warm if pod.pool_hash == policy.pool_hash),
         stuck=[pod.name for pod in pods if pod.name in retire and _is_stuck(pod, policy, now)],
         unschedulable=[pod.name for pod in warm if pod.unschedulable],
+        missing_images=sorted({image for pod in warm for image in pod.missing_images}),
         not_isolated=[pod.name for pod in ours if pod.isolation_failed],
         unreadable=unreadable,
         foreign=[pod.name for pod in pods if pod.role is Role.FOREIGN],

@@ -80,6 +80,19 @@ def test_a_pod_with_another_service_account_is_foreign_whatever_its_labels() -> 
             {"unschedulable": False},
         ),
         (
+            {
+                "initContainerStatuses": [
+                    {"image": "agent:1", "state": {"waiting": {"reason": "InvalidImageName"}}}
+                ],
+                "containerStatuses": [
+                    {"image": "it:1", "state": {"waiting": {"reason": "ImagePullBackOff"}}},
+                    {"image": "later:1", "state": {"waiting": {"reason": "ErrImagePull"}}},
+                    {"image": "there:1", "state": {"running": {}}},
+                ],
+            },
+            {"missing_images": ("agent:1", "it:1")},
+        ),
+        (
             {"containerStatuses": [{"name": "sandbox", "lastState": {"terminated": {"exitCode": 77}}}]},
             {"isolation_failed": True},
         ),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cli_mcp import names
+from hooks.diagnosis import pool_trouble
 from hooks.pods import SandboxPod, observe_pod
 from hooks.pool import MAX_NEW_PODS_PER_SYNC, PoolPlan, PoolPolicy, plan_pool
 from hooks.wire import Parent
@@ -218,6 +219,14 @@ def test_trouble_is_named() -> None:
     assert result.stuck == [PREFIX + "1"]
     assert result.not_isolated == [PREFIX + "2"]
     assert result.foreign == [PREFIX + "3"]
+
+
+def test_an_image_that_no_node_gets_is_named_once() -> None:
+    waiting = {"image": "typo:1", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
+    result = plan(*(pod(name, status={"containerStatuses": [waiting]}, age=timedelta(0)) for name in "01"))
+    assert result.missing_images == ["typo:1"]
+    trouble = pool_trouble(result)
+    assert trouble is not None and "typo:1" in trouble and "imagePullSecrets" in trouble
 
 
 def test_a_warm_pod_whose_workspace_belongs_to_a_session_retires_when_its_claim_has_broken_off() -> None:
