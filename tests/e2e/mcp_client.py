@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 # Beside the command's own: a pod that has to be created first.
 PATIENCE_SECONDS = 60
+# Where many pods start at once, and much else goes on.
+START_SECONDS = 180
 
 
 class McpClient:
@@ -45,6 +48,13 @@ class McpClient:
     def bash(self, session: str | None, command: str, timeout: float = 60) -> Answer:
         """The result of the tool. Raises requests.HTTPError when the server turns the request away."""
         return self.tool(session, "bash", timeout, command=command, timeout=timeout)
+
+    def bash_once_started(self, session: str, command: str) -> Answer:
+        """The same, asked again as it says as long as the session's pod is still starting."""
+        deadline = time.monotonic() + START_SECONDS
+        while (answer := self.bash(session, command)).text.endswith("call again."):
+            assert time.monotonic() < deadline, answer.text
+        return answer
 
     def tool(self, session: str | None, name: str, wait_seconds: float = 60, /, **arguments: Any) -> Answer:
         response = self.post(session, name, wait_seconds, **arguments)

@@ -43,7 +43,7 @@ def ends(ready: Instance) -> Iterator[SessionEnds]:
 
 def use(client: McpClient, session: str) -> float:
     """The moment at which the session was last active."""
-    answer = client.bash(session, "COUNT=$((COUNT + 1))")
+    answer = client.bash_once_started(session, "COUNT=$((COUNT + 1))")
     assert answer.exit_code == 0, answer.text
     return time.monotonic()
 

@@ -75,7 +75,7 @@ def kubernetes_requests(clients: list[McpClient]) -> float:
 
 
 def run(client: McpClient, session: str, command: str = "true") -> str:
-    answer = client.bash(session, command)
+    answer = client.bash_once_started(session, command)
     assert answer.exit_code == 0, answer.text
     return answer.stdout
 

@@ -79,7 +79,7 @@ def mounted(pod: Object) -> str:
 
 def call(client: McpClient, session: str, command: str) -> tuple[str, str]:
     """What it printed, and what it was to its session."""
-    answer = client.bash(session, command)
+    answer = client.bash_once_started(session, command)
     assert answer.exit_code == 0, answer.text
     return answer.stdout, answer.structured["session"]
 
