@@ -89,22 +89,23 @@ class Instance(Cluster):
         arguments = ("-n", self.namespace, "create", "token", account, f"--duration={duration}")
         return kubectl(*arguments).strip()
 
-    def make_caller(self, account: str) -> str:
-        """A token of a new ServiceAccount that may do what the instance's own client may."""
-        reference = {
-            "apiGroup": "rbac.authorization.k8s.io",
-            "kind": "Role",
-            "name": f"cli-mcp-{self.name}-client",
-        }
+    def make_account(self, name: str, role: str | None = None) -> str:
+        """A token of a new ServiceAccount, with a Role of the namespace; by default it has none."""
+        metadata = self._metadata(name)
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
         binding = {
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "RoleBinding",
-            "metadata": self._metadata(account),
-            "roleRef": reference,
-            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": self.namespace}],
+            "metadata": metadata,
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": role},
+            "subjects": [{"kind": "ServiceAccount", **metadata}],
         }
-        apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": self._metadata(account)}, binding)
-        return self.token(account)
+        apply(account, *([binding] if role else []))
+        return self.token(name)
+
+    def make_caller(self, name: str) -> str:
+        """The same with all that the instance's own client may do."""
+        return self.make_account(name, f"cli-mcp-{self.name}-client")
 
     def client(self, token: str | None = None, address: str | None = None) -> McpClient:
         """A caller, by default with a client's token (`""` for none) and by way of the Service."""

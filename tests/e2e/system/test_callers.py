@@ -39,26 +39,6 @@ def other_instance(beside: Instance) -> Instance:
     return Instance(beside.namespace, "other", folder=beside.folder)
 
 
-def make_account(instance: Instance, name: str, role: str | None = None) -> str:
-    """A token of a new ServiceAccount, with a Role of the namespace; by default it has none."""
-    metadata = {"name": name, "namespace": instance.namespace}
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "RoleBinding",
-        "metadata": metadata,
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": role},
-        "subjects": [{"kind": "ServiceAccount", **metadata}],
-    }
-    apply(account, *([binding] if role else []))
-    return instance.token(name)
-
-
-def make_client(instance: Instance, name: str) -> str:
-    """The same with all that the instance's own client may do."""
-    return make_account(instance, name, f"cli-mcp-{instance.name}-client")
-
-
 def status(client: McpClient) -> int:
     return client.post("status", "bash", command=":").status_code
 
@@ -87,7 +67,7 @@ REFUSED = {
             f"--audience={names.GROUP}/{instance.namespace}/demo",
         ).strip(),
     ),
-    "no right": Refused(403, lambda instance: make_account(instance, "stranger")),
+    "no right": Refused(403, lambda instance: instance.make_account("stranger")),
     "another instance's client": Refused(403, lambda instance: other_instance(instance).token()),
     "the server's own account": Refused(403, lambda instance: instance.token("cli-mcp-demo")),
     "the investigator": Refused(403, lambda instance: instance.token("investigator")),
@@ -104,7 +84,7 @@ def test_who_may_not_call_is_told_so_by_every_replica(ready: Instance, refused: 
 
 
 def test_a_session_is_for_the_caller_who_began_it(ready: Instance) -> None:
-    owner, stranger = ready.client(), ready.client(make_client(ready, "second"))
+    owner, stranger = ready.client(), ready.client(ready.make_caller("second"))
     assert owner.bash("mine", "SECRET=42").exit_code == 0
     answer = stranger.bash("mine", "echo $SECRET")
     assert answer.is_error and "another caller" in answer.text and "42" not in answer.text
@@ -118,10 +98,10 @@ def test_who_may_look_at_metrics_may_not_call(ready: Instance) -> None:
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role"}
     rule = {"apiGroups": [names.GROUP], "resources": ["climcpinstances/mcp"], "verbs": ["get"]}
     apply({**role, "metadata": {"name": "monitor", "namespace": ready.namespace}, "rules": [rule]})
-    monitor = ready.client(make_account(ready, "monitor", "monitor"))
+    monitor = ready.client(ready.make_account("monitor", "monitor"))
     assert monitor.get("/metrics").status_code == 200
     assert status(monitor) == 403
-    assert ready.client(make_account(ready, "nobody")).get("/metrics").status_code == 403
+    assert ready.client(ready.make_account("nobody")).get("/metrics").status_code == 403
 
 
 REVOKED = {"rolebinding": 403, "serviceaccount": 401}
@@ -130,7 +110,7 @@ REVOKED = {"rolebinding": 403, "serviceaccount": 401}
 @pytest.mark.parametrize(("kind", "expected"), REVOKED.items())
 def test_who_loses_the_right_is_refused_within_seconds(ready: Instance, kind: str, expected: int) -> None:
     name = f"leaves-with-{kind}"
-    clients = ready.replicas(make_client(ready, name))
+    clients = ready.replicas(ready.make_caller(name))
     assert [status(it) for it in clients] == [200] * 2
     kubectl("-n", ready.namespace, "delete", kind, name)
     eventually(lambda: [status(it) for it in clients] == [expected] * 2, REVOKED_SECONDS)
