@@ -25,10 +25,12 @@ async def run_case(
     *,
     session: str | None = None,
     connect: Callable[..., httpx2.AsyncClient] = httpx2.AsyncClient,
+    patience_seconds: float = 0,
 ) -> list[str]:
     """Run the steps of `case` in a session of their own, then end it; what went wrong, a line each.
 
-    `connect` makes the HTTP client, of the options `headers` and `timeout`.
+    `connect` makes the HTTP client, of the options `headers` and `timeout`. `patience_seconds` is what each
+    call may take longer than the case says, on a busy machine.
     """
     headers = {"X-Session-ID": session or new_session()}
     if token is not None:
@@ -37,7 +39,7 @@ async def run_case(
         http = await stack.enter_async_context(connect(headers=headers, timeout=120))
         transport = streamable_http_client(url, http_client=http)
         client = await stack.enter_async_context(Client(transport, mode=mode))
-        wrong = await _run_steps(client, case)
+        wrong = await _run_steps(client, case, patience_seconds)
         ended = await http.delete(
             f"{url.removesuffix('/mcp')}/sessions/{headers['X-Session-ID']}?workspace=true"
         )
@@ -48,7 +50,7 @@ def new_session() -> str:
     return f"case-{uuid.uuid4().hex[:12]}"
 
 
-async def _run_steps(client: Client, case: Case) -> list[str]:
+async def _run_steps(client: Client, case: Case, patience_seconds: float) -> list[str]:
     wrong: list[str] = []
     saved: dict[str, str] = {}
     for number, step in enumerate(case.steps, 1):
@@ -57,7 +59,7 @@ async def _run_steps(client: Client, case: Case) -> list[str]:
             arguments["timeout"] = step["timeout"]
         started = time.monotonic()
         result = await client.call_tool("bash", arguments)
-        seen = observed(result, time.monotonic() - started)
+        seen = observed(result, time.monotonic() - started - patience_seconds)
         wrong += [f"{case.id}, step {number}: {problem}" for problem in problems(step, seen)]
         if "save_path" in step and seen.output_file is not None:
             saved[step["save_path"]] = seen.output_file
