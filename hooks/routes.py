@@ -67,6 +67,15 @@ def plan_routes(request: HookRequest, spec: InstanceSpec) -> tuple[Routes, list[
         )
         for where in sorted(_allowlist(proxy).keys() & {route.endpoint for route in servers})
     ]
+    problems += [
+        Problem(
+            Reason.KUBECONFIG_INVALID,
+            f"the kubeconfig in Secret {secret_name} has the server {route.endpoint}, which is a pod's own "
+            "loopback; write an address that pods reach, such as https://kubernetes.default.svc",
+        )
+        for route in servers
+        if route.endpoint.is_loopback
+    ]
     return _routes(_config(proxy, servers), dummy_kubeconfig(kubeconfig, names.CA_PATH)), problems
 
 

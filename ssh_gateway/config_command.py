@@ -109,7 +109,8 @@ def _in_cluster(options: _Options) -> Access:
     instances = create_namespaced_resource(names.GROUP, names.VERSION, names.KIND, names.PLURAL)
     try:
         client = Client(namespace=options.namespace) if options.namespace else Client()
-        found = client.get(instances, options.instance)
+        found = dict(client.get(instances, options.instance))
+        check_has_gateway(found)
         service = client.get(Service, names.InstanceNames(options.instance).ssh)
     except ConfigError as error:
         raise NotFound(
@@ -120,7 +121,13 @@ def _in_cluster(options: _Options) -> Access:
         raise NotFound(f"the cluster answers: {error.status.message}") from None
     except httpx2.HTTPError as error:
         raise NotFound(f"the cluster cannot be reached: {error}") from None
-    return from_objects(dict(found), service.to_dict(), host=options.host)
+    return from_objects(found, service.to_dict(), host=options.host)
+
+
+def check_has_gateway(instance: Mapping[str, Any]) -> None:
+    """Raises NotFound."""
+    if not instance["spec"].get("ssh"):
+        raise NotFound(f"{instance['metadata']['name']} has no SSH gateway; add spec.ssh with a route to it")
 
 
 def from_objects(instance: Mapping[str, Any], service: Mapping[str, Any], *, host: str | None) -> Access:

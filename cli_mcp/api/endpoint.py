@@ -24,6 +24,14 @@ class Endpoint(NamedTuple):
     host: str
     port: int
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is a different place for each that connects: its own machine or pod."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 

@@ -1,6 +1,7 @@
 """A session of a running server, as the command line uses it. Loads the MCP library when it connects."""
 
 import base64
+import ipaddress
 import json
 import ssl
 import urllib.parse
@@ -66,6 +67,14 @@ def endpoint_url(given: str) -> str:
     return urllib.parse.urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
 
 
+def is_on_loopback(url: str) -> bool:
+    host = urllib.parse.urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def parse_result(result: "CallToolResult") -> Result:
     """What a `bash` call gave. Raises ClientError with the server's words when nothing ran."""
     content: Any = result.structured_content
@@ -127,7 +136,7 @@ async def connect(target: Target) -> AsyncIterator[Session]:
             case httpx2.TimeoutException():
                 return ClientError(f"{target.url} does not answer.")
             case httpx2.HTTPError() as failed:
-                return ClientError(f"No connection to {target.url}: {failed}. Is `cli-mcp local` running?")
+                return ClientError(f"No connection to {target.url}: {failed}. {_remedy(target, failed)}")
             case MCPError() as refused:
                 return ClientError(refusals[-1] if refusals else f"{target.url} answers: {refused.message}")
         return None
@@ -152,6 +161,14 @@ async def connect(target: Target) -> AsyncIterator[Session]:
         raise explained from error
 
 
+def _remedy(target: Target, failed: "httpx2.HTTPError") -> str:
+    if isinstance(_cause(failed), ssl.SSLCertVerificationError):
+        return "Name who signed its certificate with --ca-file FILE, and the server as its certificate does."
+    if is_on_loopback(target.url):
+        return "Is `cli-mcp local` running, or `kubectl port-forward`?"
+    return "Is the address right, and the server up?"
+
+
 def _trusting(ca_file: Path) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file)
@@ -167,6 +184,13 @@ async def _refusal(response: "httpx2.Response") -> str | None:
         return None
     error = body.get("error") if isinstance(body, dict) else None
     return error if isinstance(error, str) else None
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What was raised first, of errors that were raised because of one another."""
+    while (earlier := error.__cause__ or error.__context__) is not None:
+        error = earlier
+    return error
 
 
 def _first(error: BaseException) -> BaseException:

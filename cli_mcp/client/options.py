@@ -1,11 +1,9 @@
 """The options that `call` and `shell` share."""
 
 import argparse
-import ipaddress
-import urllib.parse
 from pathlib import Path
 
-from cli_mcp.client.connection import DEFAULT_URL, ClientError, Target, endpoint_url
+from cli_mcp.client.connection import DEFAULT_URL, ClientError, Target, endpoint_url, is_on_loopback
 from cli_mcp.state_dir import newest_token_file, own_state_directory
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT
@@ -34,22 +32,16 @@ def target(options: argparse.Namespace, session: str) -> Target:
 
 
 def read_token(token_file: Path | None, url: str, state_directory: Path) -> str | None:
-    """The token in `token_file`; for a server on loopback by default the newest below `state_directory`.
+    """The token in `token_file`; for a local server, by default, the newest below `state_directory`.
 
-    None when there is none: a token that was found is for nobody else to see. Raises ClientError.
+    None when there is none: a token that was found is for nobody else to see, such as a server in a cluster
+    behind `kubectl port-forward`, which has TLS as a local one never has. Raises ClientError.
     """
-    file = token_file or (newest_token_file(state_directory) if _is_on_loopback(url) else None)
+    is_local = url.startswith("http:") and is_on_loopback(url)
+    file = token_file or (newest_token_file(state_directory) if is_local else None)
     if file is None:
         return None
     try:
         return file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ClientError(f"Cannot read the token: {error}") from None
-
-
-def _is_on_loopback(url: str) -> bool:
-    host = urllib.parse.urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

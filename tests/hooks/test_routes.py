@@ -141,6 +141,15 @@ def test_a_server_in_both_kinds_of_target_is_named_and_keeps_its_path_rules() ->
     assert [route["host"] for route in config(routes)["allowlist"]] == ["pypi.org"]
 
 
+@pytest.mark.parametrize("server", ["https://127.0.0.1:6443", "https://localhost:6443", "https://[::1]:6443"])
+def test_a_server_on_loopback_is_refused_since_no_pod_can_reach_it_there(server: str) -> None:
+    clusters = [{"name": "main", "cluster": {"server": server}}]
+    _, [(reason, message)] = plan({"type": "kubernetes"}, kubeconfig=KUBECONFIG | {"clusters": clusters})
+    assert reason is Reason.KUBECONFIG_INVALID
+    assert server.removeprefix("https://") in message
+    assert "https://kubernetes.default.svc" in message
+
+
 def test_the_hash_follows_the_routes_alone() -> None:
     one, _ = plan({"type": "kubernetes"})
     users = [{"name": "robot", "user": {"token": "another"}}]

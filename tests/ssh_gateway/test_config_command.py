@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ssh_gateway.access import ACCESS_FILE, to_json
-from ssh_gateway.config_command import NotFound, from_objects, main
+from ssh_gateway.config_command import NotFound, check_has_gateway, from_objects, main
 from tests.ssh_gateway.test_access import ACCESS
 
 INSTANCE: dict[str, Any] = {
@@ -80,6 +80,12 @@ def test_the_way_in_is_that_of_the_service(found: Any, host: str | None, way_in:
     assert (access.host, access.port) == way_in
     assert access.public_key == ACCESS.public_key
     assert access.username == "bob"
+
+
+def test_an_instance_without_a_gateway_is_told_from_one_that_is_not_ready() -> None:
+    check_has_gateway(INSTANCE)
+    with pytest.raises(NotFound, match=r"demo has no SSH gateway; add spec\.ssh"):
+        check_has_gateway({**INSTANCE, "spec": {}})
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ LOCAL = "http://127.0.0.1:8080/mcp"
         ("http://localhost:8080/mcp", "abc"),
         ("http://[::1]/mcp", "abc"),
         ("https://mcp.example/mcp", None),
+        ("https://localhost:8443/mcp", None),
         ("http://localhost.example/mcp", None),
         ("http://localhost@mcp.example/mcp", None),
         ("http://10.0.0.1/mcp", None),
