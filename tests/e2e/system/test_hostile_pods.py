@@ -30,7 +30,7 @@ NOISE_SECONDS = 10
 @pytest.fixture(scope="module")
 def ready(instance: Instance) -> Instance:
     instance.create({"sandbox": {"warmPoolSize": 1}, "proxy": ALLOWLIST})
-    instance.wait_for("Ready", 90)
+    instance.wait_for("Ready", 120)
     assert instance.client().bash(OTHER_SESSION, "echo hi").stdout == "hi\n"
     (pod,) = instance.session_pods(OTHER_SESSION)
     make_hostile_pod(instance, POD, SESSION, pod["metadata"]["annotations"][names.ANNOTATION_SESSION_OWNER])
