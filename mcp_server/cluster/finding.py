@@ -2,10 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from datetime import datetime
-from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from cli_mcp import names
@@ -35,69 +33,15 @@ from mcp_server.cluster.diagnosis import quote
 from mcp_server.cluster.kubernetes import KubernetesError, Refused
 from mcp_server.cluster.limits import limited
 from mcp_server.cluster.pods import SandboxPod
+from mcp_server.cluster.search import Search
 from mcp_server.cluster.store import PodStore
 from mcp_server.cluster.workspaces import Workspace, Workspaces
 
 logger = logging.getLogger(__name__)
 
-FIND_SECONDS = 30.0
-"""How long a call looks for its pod while the API server fails or others get in first."""
-_FIRST_PAUSE_SECONDS = 0.02
-_LONGEST_PAUSE_SECONDS = 2.0
-_EAGER_ROUNDS = 5
 # The admission policy compares new pods with the instance, whose change may not have come here yet.
 _TEMPLATE_IS_LATE = "cli-mcp-sandbox-class"
 ENDED_BY_DELETE = "DELETE"
-
-T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class _Search:
-    """What one search has learned that no list says."""
-
-    session: SessionKey
-    lost: set[tuple[str, str]] = field(default_factory=set)
-    """Uids and revisions of warm pods that had been changed, or whose workspace somebody else has."""
-    kept: Workspace | None = None
-    """The workspace that the session left behind, as it was listed last."""
-    taken: set[str] = field(default_factory=set)
-    rounds: int = 0
-    pause_seconds: float = _FIRST_PAUSE_SECONDS
-    last_error: KubernetesError | None = None
-
-    async def pause(self) -> None:
-        error = self.last_error
-        asked = error.retry_after_seconds if isinstance(error, Refused) else None
-        await asyncio.sleep(max(self.pause_seconds, asked or 0.0))
-        self.pause_seconds = min(2 * self.pause_seconds, _LONGEST_PAUSE_SECONDS)
-
-    async def until_done(self, step: Callable[["_Search"], Awaitable[T | None]], failure: str) -> T:
-        """The first result of `step` that is not None, tried again over errors that may pass.
-
-        Raises SandboxUnavailable, with `failure` and the cause, after FIND_SECONDS or at a refusal.
-        """
-        try:
-            async with asyncio.timeout(FIND_SECONDS):
-                while True:
-                    self.rounds += 1
-                    if self.rounds > _EAGER_ROUNDS:
-                        await self.pause()
-                    try:
-                        result = await step(self)
-                    except KubernetesError as error:
-                        if isinstance(error, Refused) and not error.transient:
-                            raise SandboxUnavailable(
-                                f"{failure}: Kubernetes refused: {quote(str(error))}"
-                            ) from error
-                        self.last_error = error
-                        await self.pause()
-                    else:
-                        if result is not None:
-                            return result
-        except TimeoutError:
-            cause = quote(str(self.last_error)) if self.last_error else "other callers got in first"
-            raise SandboxUnavailable(f"{failure} within {FIND_SECONDS:.0f} s: {cause}. Try again.") from None
 
 
 class SessionPods:
@@ -139,7 +83,7 @@ class SessionPods:
             pod = None if verify else self._known(session)
             if pod is not None:
                 return pod
-            return await _Search(session).until_done(self._step, "Not run: no sandbox could be had")
+            return await Search(session).until_done(self._step, "Not run: no sandbox could be had")
 
     async def begin(self, pod: SandboxPod) -> SessionState:
         """What a command that has just run in `pod` was to its session.
@@ -155,10 +99,10 @@ class SessionPods:
 
     async def end(self, session: SessionKey, *, delete_workspace: bool) -> None:
         """Retire and delete whatever pods the session has. Raises NotSessionOwner, SandboxUnavailable."""
-        await _Search(session).until_done(self._end, "The session could not be ended")
+        await Search(session).until_done(self._end, "The session could not be ended")
         if delete_workspace and self._persistent:
             failure = "The session's workspace could not be deleted"
-            await _Search(session).until_done(self._end_workspaces, failure)
+            await Search(session).until_done(self._end_workspaces, failure)
 
     async def give_up(self, pod: SandboxPod) -> None:
         """Retire a pod that will never serve; who has changed it meanwhile decides what becomes of it."""
@@ -206,7 +150,7 @@ class SessionPods:
             raise NotSessionOwner(NOT_THE_OWNER)
         return pod
 
-    async def _step(self, search: _Search) -> SandboxPod | None:
+    async def _step(self, search: Search) -> SandboxPod | None:
         """One round of a search; the pod when that was the last one."""
         now = self._now()
         match await self._decide(search):
@@ -229,7 +173,7 @@ class SessionPods:
                 raise error
         return None
 
-    async def _decide(self, search: _Search) -> Step:
+    async def _decide(self, search: Search) -> Step:
         limits = self._configuration.limits
         listed = await self._store.list(None if limited(limits) else search.session.id)
         has_pod = any(pod.live and pod.session_id == search.session.id for pod in listed)
@@ -246,7 +190,7 @@ class SessionPods:
         )
         return decide(asked, listed, lambda: self._warm_for(search))
 
-    def _warm_for(self, search: _Search) -> SandboxPod | None:
+    def _warm_for(self, search: Search) -> SandboxPod | None:
         """A session with a workspace can only have the warm pod of an earlier claim that broke off."""
         candidates = (pod for pod in self.warm() if (pod.uid, pod.revision) not in search.lost)
         if search.kept is not None:
@@ -254,7 +198,7 @@ class SessionPods:
             return next((pod for pod in candidates if pod.workspace_claim == kept), None)
         return choose_warm(search.session, candidates)
 
-    async def _claim(self, pod: SandboxPod, search: _Search) -> None:
+    async def _claim(self, pod: SandboxPod, search: Search) -> None:
         taken = not pod.workspace_claim or await self._workspaces.take(pod.workspace_claim, search.session)
         body = writes.claim(pod, search.session, self._now())
         if taken and await self._store.patch(pod, body, "claimed") is not None:
@@ -263,7 +207,7 @@ class SessionPods:
         if taken and pod.workspace_claim:
             await search.pause()  # no other pod will do: the watch may show it as it is now
 
-    async def _create(self, name: str, workspace: str, search: _Search) -> None:
+    async def _create(self, name: str, workspace: str, search: Search) -> None:
         if search.kept is not None and not await self._workspaces.renew(search.kept):
             return
         config = self._configuration.current
@@ -290,7 +234,7 @@ class SessionPods:
     async def _retire(self, pod: SandboxPod, ended_by: str = "") -> None:
         await self._store.patch(pod, writes.retire(pod, ended_by), "retired")
 
-    async def _end(self, search: _Search) -> bool | None:
+    async def _end(self, search: Search) -> bool | None:
         """One round; True when it was the last one."""
         session = search.session
         pods = [pod for pod in await self._store.list(session.id) if self._is_ours(pod)]
@@ -306,7 +250,7 @@ class SessionPods:
                 await self._store.delete(pod)
         return True
 
-    async def _end_workspaces(self, search: _Search) -> bool | None:
+    async def _end_workspaces(self, search: Search) -> bool | None:
         """One round; True when there is nothing left to do."""
         for workspace in await self._kept(search.session):
             if workspace.live and workspace.belongs_to(search.session):

@@ -12,7 +12,7 @@ from aiohttp import web
 from cli_mcp import names
 from cli_mcp.execution import ExecutionError, SandboxUnavailable
 from mcp_server.backend import SessionState
-from mcp_server.cluster import finding
+from mcp_server.cluster import search
 from tests.mcp_server.cluster.faults import faulty_cluster
 from tests.mcp_server.cluster.harness import call, cluster, eventually, pod_of, session
 
@@ -90,7 +90,7 @@ class TestSilence:
     async def test_a_new_session_is_refused_in_time_while_the_api_server_is_frozen(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(finding, "FIND_SECONDS", 0.5)
+        monkeypatch.setattr(search, "FIND_SECONDS", 0.5)
         async with faulty_cluster() as (demo, faults, url):
             server = await demo.replica(url)
             faults.silent.set()

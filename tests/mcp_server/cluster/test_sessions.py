@@ -11,7 +11,7 @@ from cli_mcp import names
 from cli_mcp.execution import ExecutionError, NotSessionOwner, SandboxUnavailable, SessionEnded
 from mcp_server.agents.agent import AgentLost, AgentUnreachable
 from mcp_server.backend import SessionState
-from mcp_server.cluster import commands, finding
+from mcp_server.cluster import commands, search
 from tests.hooks.world import NAMESPACE
 from tests.kube import controllers
 from tests.kube.clock import timestamp
@@ -337,7 +337,7 @@ class TestRefusals:
     async def test_a_server_that_has_read_nothing_yet_is_not_ready(
         self, demo: Cluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(finding, "FIND_SECONDS", 0.3)
+        monkeypatch.setattr(search, "FIND_SECONDS", 0.3)
         async with demo.temporary_replica("http://127.0.0.1:1") as server:
             assert not server.readiness().ready
             with pytest.raises(SandboxUnavailable, match="no sandbox could be had"):
@@ -377,7 +377,7 @@ class TestRefusals:
             )
             refused = [it for it in ran if isinstance(it, BaseException)]
             assert len(refused) == 24 - 6
-            assert all(isinstance(it, SandboxUnavailable) and "the limit" in str(it) for it in refused)
+            assert all(isinstance(it, SandboxUnavailable) and "maxSessions" in str(it) for it in refused)
             active = [key.id for key in keys if names.STATE_ACTIVE in demo.state_of(key.id)]
             assert len(active) == 6
 
