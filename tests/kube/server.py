@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tests.kube.storage import Change
 
 MAX_BODY_BYTES = 3 * 1024 * 1024  # the real server's limit
+# https://kubernetes.io/docs/reference/command-line-tools-reference/feature-gates, APIResponseCompression
+COMPRESSED_FROM_BYTES = 128 * 1024
 _SUBRESOURCES = frozenset(("", "status", "binding", "finalize"))
 # What typed Go clients prefer; only JSON is spoken here.
 PROTOBUF = "application/vnd.kubernetes.protobuf"
@@ -99,9 +101,12 @@ class Server:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         try:
-            return await self._answer(request)
+            response = await self._answer(request)
         except errors.ApiError as error:
-            return web.json_response(error.status(), status=error.code)
+            response = web.json_response(error.status(), status=error.code)
+        if _is_long(response) and "gzip" in request.headers.get("Accept-Encoding", ""):
+            response.enable_compression(web.ContentCoding.gzip)
+        return response
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         if request.path in ("/healthz", "/livez", "/readyz"):
@@ -262,6 +267,10 @@ class Server:
         finally:
             self._watchers.discard(woken)
         return response
+
+
+def _is_long(response: web.StreamResponse) -> bool:
+    return isinstance(response, web.Response) and len(response.body or b"") > COMPRESSED_FROM_BYTES
 
 
 async def _body(request: web.Request) -> Any:

@@ -15,6 +15,7 @@ from lightkube.core.exceptions import ConfigError
 
 from mcp_server.cluster import kubernetes
 from mcp_server.cluster.kubernetes import KubernetesApi, Refused, Resource, TooOld, Unanswered
+from tests.kube.server import COMPRESSED_FROM_BYTES, Server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -123,6 +124,25 @@ async def test_an_answer_that_is_no_object_is_none(body: bytes) -> None:
     async with api_server(answer) as api:
         with pytest.raises(Unanswered):
             await api.list(PODS)
+
+
+async def test_a_long_list_is_read_from_a_server_that_compresses_what_it_may() -> None:
+    server = Server()
+    metadata = {"name": "long", "namespace": "default", "labels": {"long": "yes"}}
+    server.api.create(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": metadata,
+            "data": {"text": "x" * COMPRESSED_FROM_BYTES},
+        }
+    )
+    async with (
+        server.running(),
+        KubernetesApi.connected(KubeConfig.from_server(server.url).get()) as api,
+    ):
+        listing = await api.list(Resource.core("default", "configmaps"), "long")
+    assert [it["metadata"]["name"] for it in listing.items] == ["long"]
 
 
 async def test_a_silent_server_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
