@@ -166,7 +166,7 @@ def test_a_secret_that_goes_is_named_and_calls_go_on(
 def test_an_image_that_is_not_there_is_named(ready: Instance) -> None:
     missing = "localhost/no-such-image:1"
     ready.apply(merged(SPEC, {"sandbox": {"image": missing}}))
-    eventually(lambda: missing in ready.condition("WarmPoolReady").get("message", ""), 90)
+    eventually(lambda: missing in ready.condition("WarmPoolReady").get("message", ""), 120)
     ready.apply(SPEC)
     ready.wait_for("Ready", READY_SECONDS)
     assert get(ready.namespace, "climcpinstance", "demo") is not None
