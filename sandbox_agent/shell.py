@@ -152,7 +152,8 @@ class Shell:
             return self._exchange.prepare(name, command)
         except OSError as error:
             raise SandboxUnavailable(
-                f"The command was not run, its files cannot be made: {error.strerror}."
+                f"The command was not run, its files cannot be made: {error.strerror}. "
+                "When it stays so, end this session and use a new one."
             ) from error
 
     async def _event(self, sandbox: Sandbox, until: float) -> Answer | Stop | Silence | None:
