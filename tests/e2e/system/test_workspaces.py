@@ -28,6 +28,7 @@ MARGIN_SECONDS = 60
 SYNC_SECONDS = 30
 POOL = 2
 CLAIMS = "persistentvolumeclaims"
+UNCLAIMED = f"!{names.LABEL_SESSION_ID}"
 SANDBOX = f"{names.LABEL_COMPONENT}={names.COMPONENT_SANDBOX}"
 
 
@@ -193,25 +194,30 @@ def test_sessions_at_two_replicas_at_once_get_one_pod_and_one_workspace_each(rea
 def test_a_pool_that_is_resized_and_rolled_leaves_no_volume_behind(ready: Instance) -> None:
     client = ready.client()
     call(client, "steady", "echo hello > file; KEPT=yes")
-    before = {it["metadata"]["uid"] for it in ready.component("sandbox")}
-    for size, change in ((2 * POOL, {}), (POOL, {}), (POOL, {"env": [{"name": "COLOUR", "value": "green"}]})):
-        ready.apply(merged(ready.spec, {"sandbox": {"warmPoolSize": size, **change}}))
-        wait_for_slots(ready, size)
-    eventually(lambda: len(before & {it["metadata"]["uid"] for it in ready.component("sandbox")}) == 1)
+
+    def wait_for_slots(size: int, without: frozenset[str] = frozenset()) -> frozenset[str]:
+        """Their uids, when so many unclaimed pods are Ready, each with a volume of its own, and no other
+        volume is unclaimed; the session is used meanwhile."""
+        found: frozenset[str] = frozenset()
+
+        def is_so() -> bool:
+            nonlocal found
+            call(client, "steady", "true")
+            pods = [it for it in objects(ready.namespace, "pods", f"{SANDBOX},{UNCLAIMED}") if is_ready(it)]
+            found = frozenset(it["metadata"]["uid"] for it in pods)
+            claims = [it["metadata"]["name"] for it in objects(ready.namespace, CLAIMS, UNCLAIMED)]
+            return len(claims) == size and {*claims} == {*map(mounted, pods)} and found.isdisjoint(without)
+
+        eventually(is_so)
+        return found
+
+    for size in (2 * POOL, POOL):
+        ready.apply(merged(ready.spec, {"sandbox": {"warmPoolSize": size}}))
+        old = wait_for_slots(size)
+    ready.apply(merged(ready.spec, {"sandbox": {"env": [{"name": "COLOUR", "value": "green"}]}}))
+    wait_for_slots(POOL, without=old)
     assert call(client, "steady", "cat file; echo $KEPT$COLOUR") == ("hello\nyes\n", "continued")
     assert call(client, "rolled", "echo $COLOUR") == ("green\n", "new")
-
-
-def wait_for_slots(instance: Instance, size: int) -> None:
-    """Until so many unclaimed pods are Ready, each with a volume of its own, and no other is unclaimed."""
-    unclaimed = f"!{names.LABEL_SESSION_ID}"
-
-    def is_so() -> bool:
-        pods = [it for it in objects(instance.namespace, "pods", f"{SANDBOX},{unclaimed}") if is_ready(it)]
-        claims = objects(instance.namespace, CLAIMS, unclaimed)
-        return len(claims) == size and {it["metadata"]["name"] for it in claims} == {*map(mounted, pods)}
-
-    eventually(is_so)
 
 
 def test_an_instance_takes_its_workspaces_along(ready: Instance) -> None:
