@@ -207,8 +207,9 @@ def test_no_file_environment_or_process_of_the_pod_holds_a_credential(
         client.token or "",
         *keys,
     ]
-    # To be found too, so that the search is seen to work.
-    patterns = base64.b64encode("\n".join([*hidden, "PRIVATE KEY-----"]).encode()).decode()
+    # To be found too, so that the search is seen to work. The first line moves the token to where its base64
+    # in the command differs from what is looked for.
+    patterns = base64.b64encode("\n".join(["PRIVATE KEY-----", *hidden]).encode()).decode()
     search = (
         f"base64 -d <<<{patterns} >/workspace/patterns; "
         'search() { grep -lsaF -D skip -f /workspace/patterns "$@"; }; '
