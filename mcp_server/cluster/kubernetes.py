@@ -29,8 +29,8 @@ _MAX_CONNECTIONS = 64
 _KEEP_ALIVE_SECONDS = 60.0
 _TOKEN_SECONDS = 60.0
 """How long a token from a file is used before the file is read again: the kubelet replaces it in time."""
-# aiohttp asks for compression by itself, and the API server gives it to whatever has more than 128 KiB (twenty
-# pods). It is near: the bytes cost less than packing them.
+# aiohttp asks for compression by itself, and the API server compresses whatever has more than 128 KiB, like
+# twenty pods. It is near: to send the bytes costs less than to pack them.
 _NOT_COMPRESSED = {"Accept-Encoding": "identity"}
 _MERGE_PATCH = "application/merge-patch+json"
 _TOO_OLD = 410

@@ -9,11 +9,13 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import requests
 
 from tests.e2e.kube_client import KubeClient, Reply, eventually
 from tests.kube import patch as patches
 from tests.kube.api import Api
 from tests.kube.objects import copy_json
+from tests.kube.server import COMPRESSED_FROM_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +53,27 @@ def pod(name: str = "p", labels: dict[str, str] | None = None, **spec: Any) -> O
 def made(reply: Reply) -> Object:
     assert reply.code in (200, 201), reply.body
     return reply.body
+
+
+# --- answers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("characters", "accepted", "encoding"),
+    [
+        (COMPRESSED_FROM_BYTES, "gzip", "gzip"),
+        (COMPRESSED_FROM_BYTES, "identity", None),
+        (COMPRESSED_FROM_BYTES // 2, "gzip", None),
+    ],
+)
+def test_long_answers_are_compressed_for_whoever_takes_that(
+    kube: KubeClient, characters: int, accepted: str, encoding: str | None
+) -> None:
+    made(kube.create(config_map(data={"k": "x" * characters})))
+    url = kube.url + kube.path("ConfigMap", "c")
+    answer = requests.get(url, headers={"Accept-Encoding": accepted}, timeout=30)
+    assert answer.headers.get("Content-Encoding") == encoding
+    assert len(answer.json()["data"]["k"]) == characters
 
 
 # --- creation ---------------------------------------------------------------------------------------------

@@ -270,7 +270,9 @@ class Server:
 
 
 def _is_long(response: web.StreamResponse) -> bool:
-    return isinstance(response, web.Response) and len(response.body or b"") > COMPRESSED_FROM_BYTES
+    if not isinstance(response, web.Response) or not isinstance(response.body, bytes):
+        return False
+    return len(response.body) > COMPRESSED_FROM_BYTES
 
 
 async def _body(request: web.Request) -> Any:
