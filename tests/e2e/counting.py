@@ -35,7 +35,6 @@ class CountingCaller:
     counted: int = 0
     unknown: int = 0
     may_end: bool = False
-    told_of_restart: bool = False
     history: list[str] = field(default_factory=list)
 
     def ask(self, client: McpClient) -> bool:
@@ -63,7 +62,6 @@ class CountingCaller:
 
     def _counts(self, answer: Answer) -> None:
         count = int(answer.stdout)
-        self.told_of_restart |= "the sandbox's container was started again" in answer.text
         is_new = answer.structured["session"] == "new"
         if is_new or count <= self.counted:
             begins = self.counted == 0 or self.may_end

@@ -140,7 +140,6 @@ def test_a_warm_call_asks_the_kubernetes_api_nothing(replicas: list[McpClient]) 
 
 def requests_made(client: McpClient) -> dict[str, float]:
     """To the Kubernetes API about pods, by method; a watch is one for each time that it is begun."""
-    # The ServiceAccount of clients may not read metrics everywhere; the pod's own port says the same.
     text = client.get("/metrics").text
     found = re.findall(r'cli_mcp_kubernetes_requests_total\{method="(\w+)"\} (\S+)', text)
     assert found, text
