@@ -149,15 +149,12 @@ def restarts_eventually(instance: Instance, session: str) -> bool:
     return True
 
 
-def test_a_container_that_ran_out_of_memory_comes_back_with_the_shells_state_and_the_cause(
-    ready: Instance, client: McpClient, session: str
-) -> None:
-    """Memory that belongs to no process takes the agent along."""
+def test_memory_that_files_fill_costs_no_state_of_the_shell(client: McpClient, session: str) -> None:
+    """It belongs to no process, so that ending one frees nothing; the container may have to restart."""
     client.bash(session, "KEPT=yes")
     fill = "for place in /dev/shm /run/cli-mcp; do head -c 60M /dev/zero >$place/full; done; "
-    tried = client.bash(session, fill + "python3 -c 'x = bytearray(60 * 10**6)'; sleep 3", timeout=40)
+    client.bash(session, fill + "python3 -c 'x = bytearray(60 * 10**6)'; sleep 3", timeout=40)
     after = client.bash(session, "rm -f /dev/shm/full /run/cli-mcp/full; echo $KEPT")
-    print(tried.text, after.text)
     assert after.stdout == "yes\n"
 
 
