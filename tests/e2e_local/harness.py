@@ -86,8 +86,7 @@ class Server:
         headers = self.headers(session)
         response = requests.post(self.url, json=request, headers=headers, timeout=wait_seconds + 30)
         response.raise_for_status()
-        messages = [line[6:] for line in response.content.decode().split("\n") if line.startswith("data: ")]
-        result = json.loads(messages[-1])["result"]
+        result = _last_message(response)["result"]
         return Answer(result["content"][0]["text"], result["isError"], result.get("structuredContent") or {})
 
     def end(self, session: str, *, workspace: bool = False) -> int:
@@ -101,6 +100,15 @@ class Server:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         return self.process.wait(timeout=30)
+
+
+def _last_message(response: requests.Response) -> dict[str, Any]:
+    """The answer itself: plain JSON, or the last event of a stream."""
+    body = response.content.decode()
+    if response.headers["Content-Type"].startswith("text/event-stream"):
+        body = [line for line in body.split("\n") if line.startswith("data: ")][-1].removeprefix("data: ")
+    message: dict[str, Any] = json.loads(body)
+    return message
 
 
 def instance(**sandbox: Any) -> dict[str, Any]:
