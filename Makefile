@@ -22,6 +22,7 @@ IMAGE_BUILD ?= docker build
 # For the sandbox image alone, such as --build-arg KUBECTL=image-with-kubectl --build-arg OC=image-with-oc.
 SANDBOX_IMAGE_ARGS ?=
 E2E_IMAGE_LOAD ?= kind load docker-image
+E2E_TESTS ?= tests/e2e
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet
 
 LOCKS := runtime dev bubblewrap sandbox agent-bundle client-mcp1 conformance mitmproxy
@@ -86,7 +87,7 @@ bench: $(VENV)/.dev $(VENV)/.bubblewrap ## Latency, session start and memory, ea
 .PHONY: e2e
 e2e: e2e-images ## On the cluster of KUBECONFIG, which it takes over (E2E_IMAGE_LOAD, METACONTROLLER, METACONTROLLER_CRDS)
 	E2E_IMAGE=$(IMAGE) E2E_SANDBOX_IMAGE=$(SANDBOX_IMAGE) E2E_SCRATCH_IMAGE=$(e2e_scratch) E2E_FOREIGN_IMAGE=$(e2e_foreign) \
-	  $(BIN)/pytest tests/e2e $(TEST_ARGS)
+	  $(BIN)/pytest $(E2E_TESTS) $(TEST_ARGS)
 
 .PHONY: e2e-images
 e2e-images: images $(VENV)/.dev
