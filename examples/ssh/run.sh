@@ -49,18 +49,23 @@ make_keys() {
   kubectl -n "$NAMESPACE" create secret tls cli-mcp-agents-tls --cert="$WORK/tls.crt" --key="$WORK/tls.key"
 }
 
-# The gateway's Service at a free port of this machine, PORT.
+# The gateway's Service at a free port of this machine, PORT. kubectl may end with a connection: then it starts again.
 forward() {
-  kubectl -n "$NAMESPACE" port-forward service/cli-mcp-agents-ssh :22 >"$WORK/forward" 2>&1 &
+  while sleep 0.2; do
+    kubectl -n "$NAMESPACE" port-forward service/cli-mcp-agents-ssh "${PORT:-}:22"
+    PORT=$(forwarded_port)
+  done >"$WORK/forward" 2>&1 &
   FORWARD=$!
   for _ in $(seq 100); do
-    PORT=$(sed -n 's/^Forwarding from 127.0.0.1:\([0-9]*\).*/\1/p' "$WORK/forward")
+    PORT=$(forwarded_port)
     [ -z "$PORT" ] || return 0
     sleep 0.1
   done
   cat "$WORK/forward" >&2
   return 1
 }
+
+forwarded_port() { sed -n 's/^Forwarding from 127.0.0.1:\([0-9]*\).*/\1/p;T;q' "$WORK/forward"; }
 
 # known_hosts and, for each key, an ssh_config, from the instance's status.
 configure_client() {
@@ -69,7 +74,7 @@ configure_client() {
   for name in agent reviewer; do
     {
       "${access[@]}" --format ssh-config --identity "$WORK/$name"
-      printf '    UserKnownHostsFile %s\n' "$WORK/known_hosts"
+      printf '    UserKnownHostsFile %s\n    ConnectionAttempts 10\n' "$WORK/known_hosts"
     } >"$WORK/$name.config"
   done
   cat "$WORK/agent.config"
@@ -87,7 +92,7 @@ refused() {
 }
 
 clean_up() {
-  [ -z "$FORWARD" ] || kill "$FORWARD"
+  [ -z "$FORWARD" ] || { kill "$FORWARD"; pkill -P "$FORWARD"; } || true
   rm -rf "$WORK"
   [ "${KEEP:-}" = 1 ] || kubectl delete namespace "$NAMESPACE" --ignore-not-found --wait=false
 }

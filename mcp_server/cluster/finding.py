@@ -67,6 +67,7 @@ class SessionPods:
         self._stale = stale
         self._now = now
         self._begun: set[str] = set()
+        self._unmarked: set[str] = set()  # of them those that only this replica knows to have begun
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def find(self, session: SessionKey, *, verify: bool = False) -> SandboxPod:
@@ -89,9 +90,11 @@ class SessionPods:
         """What a command that has just run in `pod` was to its session.
 
         The pod is marked before the first answer goes out, so that no other replica says "new" to the next
-        call. An API server that fails costs the mark, not the answer.
+        call. An API server that fails costs the mark, not the answer; the next call tries again.
         """
         if self._has_begun(self._cache.get(pod.uid) or pod):
+            if pod.uid in self._unmarked:
+                await self._mark(pod)
             return SessionState.CONTINUED
         self._begun.add(pod.uid)
         _, resumed = await asyncio.gather(self._mark(pod), self._finds_files(pod))
@@ -114,6 +117,7 @@ class SessionPods:
     def forget(self, uid: str) -> None:
         """The pod is gone."""
         self._begun.discard(uid)
+        self._unmarked.discard(uid)
 
     def count_sessions(self) -> int:
         return len(
@@ -125,9 +129,11 @@ class SessionPods:
         return [] if config is None else [pod for pod in self._cache if is_warm(pod, self._instance, config)]
 
     async def _mark(self, pod: SandboxPod) -> None:
+        self._unmarked.discard(pod.uid)
         try:
             await self._store.patch(pod, writes.started(pod, self._now()))
         except KubernetesError as error:
+            self._unmarked.add(pod.uid)
             logger.warning("pod %s could not be marked as started: %s", pod.name, error)
 
     async def _finds_files(self, pod: SandboxPod) -> bool:

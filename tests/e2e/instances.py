@@ -141,6 +141,11 @@ class Instance(Cluster):
             if it["metadata"]["labels"].get(names.LABEL_SESSION_ID) == session
         ]
 
+    def restarts(self, session: str) -> int:
+        """How often the container of the session's pod was started again."""
+        (pod,) = self.session_pods(session)
+        return int(pod["status"]["containerStatuses"][0]["restartCount"])
+
     def make_stray_pod(self, name: str) -> None:
         """A pod that is no part of the instance, with the tools of the sandbox image; it is Ready then."""
         confined = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}

@@ -65,11 +65,6 @@ def secret(instance: Instance, name: str) -> dict[str, str]:
     return {key: base64.b64decode(value).decode() for key, value in data.items()}
 
 
-def restarts(instance: Instance, session: str) -> int:
-    (pod,) = instance.session_pods(session)
-    return int(pod["status"]["containerStatuses"][0]["restartCount"])
-
-
 # --- the agent
 
 AGENT_ATTACKS = {
@@ -102,7 +97,7 @@ def test_the_agent_goes_on_whatever_is_done_to_it(
     client.bash(session, "kill -9 -1", timeout=20)  # what the attack has left running
     after = client.bash(session, "echo [$KEPT]", timeout=20)
     assert after.stdout == "[yes]\n", after.text
-    assert restarts(ready, session) == 0
+    assert ready.restarts(session) == 0
 
 
 def agent(path: str, token: str = "") -> str:
@@ -143,7 +138,7 @@ def test_out_of_memory_is_said_and_the_session_goes_on(
 
 def restarts_eventually(instance: Instance, session: str) -> bool:
     try:
-        eventually(lambda: restarts(instance, session), 3)
+        eventually(lambda: instance.restarts(session), 3)
     except AssertionError:
         return False
     return True
@@ -204,11 +199,10 @@ def test_no_file_environment_or_process_of_the_pod_holds_a_credential(
         client.token or "",
         *keys,
     ]
-    # To be found too, so that the search is seen to work. The first line moves the token to where its base64
-    # in the command differs from what is looked for.
-    patterns = base64.b64encode("\n".join(["PRIVATE KEY-----", *hidden]).encode()).decode()
+    # To be found too, so that the search is seen to work; in the command they stand as hexadecimal digits.
+    patterns = "\n".join(["PRIVATE KEY-----", *hidden]).encode().hex()
     search = (
-        f"base64 -d <<<{patterns} >/workspace/patterns; "
+        f'python3 -c \'print(bytes.fromhex("{patterns}").decode(), end="")\' >/workspace/patterns; '
         'search() { grep -lsaF -D skip -f /workspace/patterns "$@"; }; '
         "search -r --exclude-dir=proc --exclude-dir=sys --exclude-dir=usr /; "
         "for it in /proc/[0-9]*; do search $it/{environ,cmdline,maps,mountinfo}; done; "

@@ -68,6 +68,8 @@ def test_a_container_that_was_killed_gives_back_the_shells_state_and_says_why(
     replicas[0].bash("idle", "cd /tmp; COUNT=1")
     (pod,) = ready.session_pods("idle")
     node.kill(pod)
+    # The cause is the kubelet's to tell, which looks once a second.
+    eventually(lambda: ready.restarts("idle"), 30)
     answer = replicas[1].bash("idle", 'echo "$COUNT in $PWD"')
     assert answer.stdout == "1 in /tmp\n", answer.text
     assert answer.structured["shell_restarted"]

@@ -160,15 +160,10 @@ def test_files_outlive_a_container_that_is_killed_and_a_pod_that_is_taken_away(r
     (pod,) = ready.session_pods("restarted")
     with nodes() as all_nodes:
         all_nodes.kill(pod)
-    eventually(lambda: restarts(ready, "restarted") >= 1, 60)
+    eventually(lambda: ready.restarts("restarted") >= 1, 60)
     assert call(client, "restarted", "cat file; echo $KEPT") == ("hello\nyes\n", "continued")
     kubectl("-n", ready.namespace, "delete", "pod", pod["metadata"]["name"])
     assert call(client, "restarted", "cat file; echo [$KEPT]") == ("hello\n[]\n", "resumed")
-
-
-def restarts(instance: Instance, session: str) -> int:
-    (pod,) = instance.session_pods(session)
-    return int(pod["status"]["containerStatuses"][0]["restartCount"])
 
 
 def test_sessions_at_two_replicas_at_once_get_one_pod_and_one_workspace_each(ready: Instance) -> None:
