@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -36,6 +37,17 @@ async def test_writes_whose_answers_are_lost_make_no_second_pod() -> None:
             assert demo.state_of(key.id).count(names.STATE_ACTIVE) == 1
         assert faults.lost > 10
         assert demo.agents.broken_rules == []
+
+
+async def test_a_session_whose_beginning_could_not_be_marked_is_marked_by_its_next_call() -> None:
+    async with faulty_cluster() as (demo, faults, url):
+        patches = count()  # claiming, active, begun
+        faults.refuse = lambda request: (
+            web.Response(status=500) if request.method == "PATCH" and next(patches) == 2 else None
+        )
+        one, other = await demo.replica(url), await demo.replica()
+        ran = [(await call(replica, session("s1"))).session for replica in (one, one, other)]
+        assert ran == [SessionState.NEW, SessionState.CONTINUED, SessionState.CONTINUED]
 
 
 @pytest.mark.parametrize("seed", range(2))
