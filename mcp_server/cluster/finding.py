@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 # The admission policy compares new pods with the instance, whose change may not have come here yet.
 _TEMPLATE_IS_LATE = "cli-mcp-sandbox-class"
 ENDED_BY_DELETE = "DELETE"
+# How long to wait for an API server that fails when a session has begun, so that no other replica says so.
+_MARK_AGAIN_SECONDS = (0.5, 1.0, 2.0, 0.0)
 
 
 class SessionPods:
@@ -90,7 +92,7 @@ class SessionPods:
         """What a command that has just run in `pod` was to its session.
 
         The pod is marked before the first answer goes out, so that no other replica says "new" to the next
-        call. An API server that fails costs the mark, not the answer; the next call tries again.
+        call. An API server that stays away costs the mark, not the answer; the next call tries again.
         """
         if self._has_begun(self._cache.get(pod.uid) or pod):
             if pod.uid in self._unmarked:
@@ -130,11 +132,16 @@ class SessionPods:
 
     async def _mark(self, pod: SandboxPod) -> None:
         self._unmarked.discard(pod.uid)
-        try:
-            await self._store.patch(pod, writes.started(pod, self._now()))
-        except KubernetesError as error:
-            self._unmarked.add(pod.uid)
-            logger.warning("pod %s could not be marked as started: %s", pod.name, error)
+        for pause_seconds in _MARK_AGAIN_SECONDS:
+            try:
+                await self._store.patch(pod, writes.started(pod, self._now()))
+                return
+            except KubernetesError as error:
+                logger.warning("pod %s could not be marked as started: %s", pod.name, error)
+                if isinstance(error, Refused) and error.code < 500 and error.code != 429:
+                    return
+            await asyncio.sleep(pause_seconds)
+        self._unmarked.add(pod.uid)
 
     async def _finds_files(self, pod: SandboxPod) -> bool:
         """Whether the session has been in the pod's workspace before."""
