@@ -52,7 +52,7 @@ make_keys() {
 # The gateway's Service at a free port of this machine, PORT. kubectl may end with a connection: then it starts again.
 forward() {
   while sleep 0.2; do
-    kubectl -n "$NAMESPACE" port-forward service/cli-mcp-agents-ssh "${PORT:-}:22"
+    kubectl -n "$NAMESPACE" port-forward service/cli-mcp-agents-ssh "${PORT:-}:22" || true
     PORT=$(forwarded_port)
   done >"$WORK/forward" 2>&1 &
   FORWARD=$!
