@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from weakref import WeakValueDictionary
 
@@ -30,7 +30,7 @@ from mcp_server.cluster.claiming import (
 )
 from mcp_server.cluster.configuration import Configuration
 from mcp_server.cluster.diagnosis import quote
-from mcp_server.cluster.kubernetes import KubernetesError, Refused
+from mcp_server.cluster.kubernetes import KubernetesError, Refused, is_lost
 from mcp_server.cluster.limits import limited
 from mcp_server.cluster.pods import SandboxPod
 from mcp_server.cluster.search import Search
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 _TEMPLATE_IS_LATE = "cli-mcp-sandbox-class"
 ENDED_BY_DELETE = "DELETE"
 # How long to wait for an API server that fails when a session has begun, so that no other replica says so.
-_MARK_AGAIN_SECONDS = (0.5, 1.0, 2.0, 0.0)
+_MARK_AGAIN_SECONDS = (0.5, 1.0, 2.0)
 
 
 class SessionPods:
@@ -96,7 +96,7 @@ class SessionPods:
         """
         if self._has_begun(self._cache.get(pod.uid) or pod):
             if pod.uid in self._unmarked:
-                await self._mark(pod)
+                await self._mark(pod, again_seconds=())
             return SessionState.CONTINUED
         self._begun.add(pod.uid)
         _, resumed = await asyncio.gather(self._mark(pod), self._finds_files(pod))
@@ -130,15 +130,16 @@ class SessionPods:
         config = self._configuration.current
         return [] if config is None else [pod for pod in self._cache if is_warm(pod, self._instance, config)]
 
-    async def _mark(self, pod: SandboxPod) -> None:
+    async def _mark(self, pod: SandboxPod, again_seconds: Sequence[float] = _MARK_AGAIN_SECONDS) -> None:
         self._unmarked.discard(pod.uid)
-        for pause_seconds in _MARK_AGAIN_SECONDS:
+        for pause_seconds in (*again_seconds, 0.0):
             try:
                 await self._store.patch(pod, writes.started(pod, self._now()))
                 return
             except KubernetesError as error:
                 logger.warning("pod %s could not be marked as started: %s", pod.name, error)
-                if isinstance(error, Refused) and error.code < 500 and error.code != 429:
+                # Not for 403: an API server that has just started forbids what its caches do not know yet.
+                if isinstance(error, Refused) and is_lost(error):
                     return
             await asyncio.sleep(pause_seconds)
         self._unmarked.add(pod.uid)

@@ -48,7 +48,7 @@ async def test_only_one_answer_calls_a_session_new_though_the_beginning_is_hard_
         patches = count()  # claiming, active, begun
         failing = range(2, 2 + failures)
         faults.refuse = lambda request: (
-            web.Response(status=500) if request.method == "PATCH" and next(patches) in failing else None
+            web.Response(status=403) if request.method == "PATCH" and next(patches) in failing else None
         )
         one, other = await demo.replica(url), await demo.replica()
         callers = (one, other) if failures == 1 else (one, one, other)
