@@ -30,7 +30,7 @@ from mcp_server.cluster.claiming import (
 )
 from mcp_server.cluster.configuration import Configuration
 from mcp_server.cluster.diagnosis import quote
-from mcp_server.cluster.kubernetes import KubernetesError, Refused, is_lost
+from mcp_server.cluster.kubernetes import KubernetesError, Refused
 from mcp_server.cluster.limits import limited
 from mcp_server.cluster.pods import SandboxPod
 from mcp_server.cluster.search import Search
@@ -95,7 +95,7 @@ class SessionPods:
         call. An API server that stays away costs the mark, not the answer; the next call tries again.
         """
         if self._has_begun(self._cache.get(pod.uid) or pod):
-            if pod.uid in self._unmarked:
+            if pod.uid in self._unmarked and not self._is_marked(pod):
                 await self._mark(pod, again_seconds=())
             return SessionState.CONTINUED
         self._begun.add(pod.uid)
@@ -133,14 +133,14 @@ class SessionPods:
     async def _mark(self, pod: SandboxPod, again_seconds: Sequence[float] = _MARK_AGAIN_SECONDS) -> None:
         self._unmarked.discard(pod.uid)
         for pause_seconds in (*again_seconds, 0.0):
+            if self._is_marked(pod):
+                return  # the answer to an earlier try was lost; the admission policy allows one mark
             try:
                 await self._store.patch(pod, writes.started(pod, self._now()))
                 return
             except KubernetesError as error:
+                # Also 403: an API server that has just started forbids what its caches do not know yet.
                 logger.warning("pod %s could not be marked as started: %s", pod.name, error)
-                # Not for 403: an API server that has just started forbids what its caches do not know yet.
-                if isinstance(error, Refused) and is_lost(error):
-                    return
             await asyncio.sleep(pause_seconds)
         self._unmarked.add(pod.uid)
 
@@ -279,6 +279,9 @@ class SessionPods:
     def _persistent(self) -> bool:
         config = self._configuration.current
         return config is not None and config.workspace_claim is not None
+
+    def _is_marked(self, pod: SandboxPod) -> bool:
+        return (self._cache.get(pod.uid) or pod).started
 
     def _has_begun(self, pod: SandboxPod) -> bool:
         return pod.started or pod.uid in self._begun

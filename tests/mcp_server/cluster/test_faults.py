@@ -56,6 +56,16 @@ async def test_only_one_answer_calls_a_session_new_though_the_beginning_is_hard_
         assert ran == [SessionState.NEW, *[SessionState.CONTINUED] * (len(callers) - 1)]
 
 
+async def test_a_mark_whose_answer_was_lost_is_not_made_again() -> None:
+    async with faulty_cluster() as (demo, faults, url):
+        patches = count()  # claiming, active, begun
+        faults.lose = lambda request: request.method == "PATCH" and next(patches) == 2
+        replica = await demo.replica(url)
+        for _ in range(2):
+            await call(replica, session("s1"))
+        assert next(patches) == 3
+
+
 @pytest.mark.parametrize("seed", range(2))
 async def test_lives_of_sessions_among_crashes_expiries_and_lost_answers(seed: int) -> None:
     """Replicas die and come back, answers get lost, the hooks expire what is idle and refill the pool."""
