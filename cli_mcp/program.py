@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import ipaddress
 import os
 import resource
@@ -54,3 +55,10 @@ def allow_all_descriptors() -> None:
     """Raise the soft limit on open files to the hard one: each connection and sandbox takes some."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def keep_out_of_garbage_collection() -> None:
+    """All that is there now, for a program that has been set up and serves from now on: a full collection
+    would walk over every imported module, and stop all callers for as long: 0.1 s for the server's."""
+    gc.collect()
+    gc.freeze()

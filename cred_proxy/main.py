@@ -18,6 +18,7 @@ from cli_mcp.api import endpoint
 from cli_mcp.api.endpoint import Endpoint, InvalidEndpoint
 from cli_mcp.authority import CERTIFICATE_FILE, KEY_FILE
 from cli_mcp.mounted import fingerprint
+from cli_mcp.program import keep_out_of_garbage_collection
 from cred_proxy.audit import write_audit_to
 from cred_proxy.health import health_application
 from cred_proxy.proxy import CredentialProxy
@@ -79,6 +80,7 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(
         level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
+    keep_out_of_garbage_collection()
     try:
         _runner()(_run(options))
     except InvalidSource as error:

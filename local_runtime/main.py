@@ -20,7 +20,14 @@ from cli_mcp.api import quantity
 from cli_mcp.api.document import UnreadableYaml, load_instance
 from cli_mcp.api.instance import CliMcpInstance
 from cli_mcp.api.problems import InvalidInstance
-from cli_mcp.program import STOP_SIGNALS, CannotStart, allow_all_descriptors, cannot_listen, stop_events
+from cli_mcp.program import (
+    STOP_SIGNALS,
+    CannotStart,
+    allow_all_descriptors,
+    cannot_listen,
+    keep_out_of_garbage_collection,
+    stop_events,
+)
 from cli_mcp.state_dir import own_state_directory
 from local_runtime import bubblewrap, cgroups, probe, screen, seccomp
 from local_runtime.audit_file import AuditFile
@@ -409,6 +416,7 @@ def _prepare_process() -> None:
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
     allow_all_descriptors()
+    keep_out_of_garbage_collection()
     if sys.version_info < (3, 12):
         # The default would be a thread for every sandbox.
         watcher = asyncio.PidfdChildWatcher()

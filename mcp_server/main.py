@@ -15,7 +15,13 @@ from lightkube.config.kubeconfig import SingleConfig
 from prometheus_client import CollectorRegistry
 
 from cli_mcp.names import SERVER_PORT
-from cli_mcp.program import allow_all_descriptors, cannot_listen, listen_address, stop_events
+from cli_mcp.program import (
+    allow_all_descriptors,
+    cannot_listen,
+    keep_out_of_garbage_collection,
+    listen_address,
+    stop_events,
+)
 from mcp_server.agents.client import AgentClient
 from mcp_server.agents.signing import CallSigner
 from mcp_server.app import build_app
@@ -72,6 +78,7 @@ def main(arguments: Sequence[str]) -> int:
         logging.getLogger(name).setLevel(logging.WARNING)
     parsed = parse_arguments(arguments)
     allow_all_descriptors()
+    keep_out_of_garbage_collection()
     try:
         asyncio.run(_run(parsed, os.environ))
     except (*CANNOT_START, InvalidCertificate) as error:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from cli_mcp.execution import SandboxUnavailable
 from cli_mcp.names import ISOLATION_FAILED_EXIT_CODE, WORKSPACE_PATH
+from cli_mcp.program import keep_out_of_garbage_collection
 from sandbox_agent import http_server, pid_one
 from sandbox_agent.agent import POD_UID_VARIABLE, Agent, AgentOptions, NotIsolated
 from sandbox_agent.ed25519 import Ed25519Unavailable
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     try:
         pid_one.protect()
+        keep_out_of_garbage_collection()
         return asyncio.run(serve(options.listen, agent_options, os.environ))
     except NotIsolated as error:
         _log.error("%s", error)

@@ -12,7 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cli_mcp.names import SSH_PORT
-from cli_mcp.program import allow_all_descriptors, cannot_listen, listen_address, stop_events
+from cli_mcp.program import (
+    allow_all_descriptors,
+    cannot_listen,
+    keep_out_of_garbage_collection,
+    listen_address,
+    stop_events,
+)
 from mcp_server.agents.client import AgentClient
 from mcp_server.agents.signing import CallSigner
 from mcp_server.audit import AuditLog
@@ -55,6 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.INFO, stream=sys.stderr)
     parsed = parse_arguments(arguments)
     allow_all_descriptors()
+    keep_out_of_garbage_collection()
     try:
         asyncio.run(_run(parsed, os.environ))
     except (*CANNOT_START, HostKeyProblem) as error:

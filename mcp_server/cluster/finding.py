@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from cli_mcp import names
 from cli_mcp.execution import NotSessionOwner, SandboxUnavailable
+from mcp_server.agents.agent import AgentUnreachable
 from mcp_server.backend import SessionKey, SessionState
 from mcp_server.cluster import writes
 from mcp_server.cluster.activity import Activity
@@ -30,7 +32,7 @@ from mcp_server.cluster.claiming import (
 )
 from mcp_server.cluster.configuration import Configuration
 from mcp_server.cluster.diagnosis import quote
-from mcp_server.cluster.kubernetes import KubernetesError, Refused
+from mcp_server.cluster.kubernetes import KubernetesError, Refused, Unanswered
 from mcp_server.cluster.limits import limited
 from mcp_server.cluster.pods import SandboxPod
 from mcp_server.cluster.search import Search
@@ -44,6 +46,8 @@ _TEMPLATE_IS_LATE = "cli-mcp-sandbox-class"
 ENDED_BY_DELETE = "DELETE"
 # How long to wait for an API server that fails when a session has begun, so that no other replica says so.
 _MARK_AGAIN_SECONDS = (0.5, 1.0, 2.0)
+
+T = TypeVar("T")
 
 
 class SessionPods:
@@ -68,8 +72,11 @@ class SessionPods:
         self._workspaces = workspaces
         self._stale = stale
         self._now = now
+        # By uid: pods in which a command has ended or may have run, those of them that only this replica
+        # knows about, and what the first command in a pod was to its session where it was sent from here.
         self._begun: set[str] = set()
-        self._unmarked: set[str] = set()  # of them those that only this replica knows to have begun
+        self._unmarked: set[str] = set()
+        self._beginnings: dict[str, asyncio.Task[SessionState]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def find(self, session: SessionKey, *, verify: bool = False) -> SandboxPod:
@@ -86,21 +93,35 @@ class SessionPods:
             pod = None if verify else self._known(session)
             if pod is not None:
                 return pod
-            return await Search(session).until_done(self._step, "Not run: no sandbox could be had")
+            search = Search(session, trusts_cache=not verify)
+            return await search.until_done(self._step, "Not run: no sandbox could be had")
 
-    async def begin(self, pod: SandboxPod) -> SessionState:
-        """What a command that has just run in `pod` was to its session.
+    async def begin(self, pod: SandboxPod, work: Coroutine[Any, Any, T]) -> tuple[T, SessionState]:
+        """The result of `work`, which runs a command in `pod`, and what that was to its session.
 
-        The pod is marked before the first answer goes out, so that no other replica says "new" to the next
-        call. An API server that stays away costs the mark, not the answer; the next call tries again.
+        Meanwhile the pod is marked, before the first answer goes out, so that no other replica says "new"
+        to the next call. An API server that stays away costs the mark, not the answer; the next call tries
+        again.
         """
         if self._has_begun(self._cache.get(pod.uid) or pod):
+            result = await work
             if pod.uid in self._unmarked and not self._is_marked(pod):
                 await self._mark(pod, again_seconds=())
-            return SessionState.CONTINUED
+            return result, SessionState.CONTINUED
+        beginning = self._beginnings.get(pod.uid)
+        if beginning is None:
+            beginning = self._beginnings[pod.uid] = asyncio.create_task(self._begin(pod))
+        try:
+            result = await work
+        except AgentUnreachable:
+            raise  # nothing ran: whoever comes next is the first
+        except BaseException:
+            self._begun.add(pod.uid)
+            raise
+        is_first = pod.uid not in self._begun  # of several at the same time
         self._begun.add(pod.uid)
-        _, resumed = await asyncio.gather(self._mark(pod), self._finds_files(pod))
-        return SessionState.RESUMED if resumed else SessionState.NEW
+        state = await asyncio.shield(beginning)
+        return result, state if is_first else SessionState.CONTINUED
 
     async def end(self, session: SessionKey, *, delete_workspace: bool) -> None:
         """Retire and delete whatever pods the session has. Raises NotSessionOwner, SandboxUnavailable."""
@@ -120,6 +141,7 @@ class SessionPods:
         """The pod is gone."""
         self._begun.discard(uid)
         self._unmarked.discard(uid)
+        self._beginnings.pop(uid, None)
 
     def count_sessions(self) -> int:
         return len(
@@ -130,19 +152,29 @@ class SessionPods:
         config = self._configuration.current
         return [] if config is None else [pod for pod in self._cache if is_warm(pod, self._instance, config)]
 
-    async def _mark(self, pod: SandboxPod, again_seconds: Sequence[float] = _MARK_AGAIN_SECONDS) -> None:
+    async def _begin(self, pod: SandboxPod) -> SessionState:
+        is_first, resumed = await asyncio.gather(self._mark(pod), self._finds_files(pod))
+        if not is_first:
+            return SessionState.CONTINUED
+        return SessionState.RESUMED if resumed else SessionState.NEW
+
+    async def _mark(self, pod: SandboxPod, again_seconds: Sequence[float] = _MARK_AGAIN_SECONDS) -> bool:
+        """Whether nobody else has marked it before, as far as can be found out."""
         self._unmarked.discard(pod.uid)
+        maybe_ours = False
         for pause_seconds in (*again_seconds, 0.0):
             if self._is_marked(pod):
-                return  # the answer to an earlier try was lost; the admission policy allows one mark
+                return maybe_ours  # the admission policy allows one mark
             try:
                 await self._store.patch(pod, writes.started(pod, self._now()))
-                return
+                return True
             except KubernetesError as error:
                 # Also 403: an API server that has just started forbids what its caches do not know yet.
                 logger.warning("pod %s could not be marked as started: %s", pod.name, error)
+                maybe_ours = maybe_ours or isinstance(error, Unanswered)
             await asyncio.sleep(pause_seconds)
         self._unmarked.add(pod.uid)
+        return True
 
     async def _finds_files(self, pod: SandboxPod) -> bool:
         """Whether the session has been in the pod's workspace before."""
@@ -188,21 +220,29 @@ class SessionPods:
         return None
 
     async def _decide(self, search: Search) -> Step:
-        limits = self._configuration.limits
-        listed = await self._store.list(None if limited(limits) else search.session.id)
+        """A claim from what the watch shows, or else a step from a list. Whoever has claimed lists before it
+        goes on, so that a cache that is behind costs a warm pod at worst."""
+        if search.trusts_cache and not self._persistent:
+            search.trusts_cache = False
+            step = decide(self._asked(search), self._cache, lambda: self._warm_for(search))
+            if isinstance(step, Claim):
+                return step
+        listed = await self._store.list(None if limited(self._configuration.limits) else search.session.id)
         has_pod = any(pod.live and pod.session_id == search.session.id for pod in listed)
         workspaces = [] if has_pod or not self._persistent else await self._kept(search.session)
         search.kept = next((it for it in workspaces if it.live and it.belongs_to(search.session)), None)
-        asked = Asked(
+        return decide(self._asked(search, workspaces), listed, lambda: self._warm_for(search))
+
+    def _asked(self, search: Search, workspaces: Sequence[Workspace] = ()) -> Asked:
+        return Asked(
             session=search.session,
             instance=self._instance,
             controller_uid=self._configuration.controller_uid,
-            limits=limits,
+            limits=self._configuration.limits,
             closed=self._stale() or self._configuration.closed_because(),
             taken=search.taken | {workspace.name for workspace in workspaces},
             workspace=search.kept.name if search.kept else "",
         )
-        return decide(asked, listed, lambda: self._warm_for(search))
 
     def _warm_for(self, search: Search) -> SandboxPod | None:
         """A session with a workspace can only have the warm pod of an earlier claim that broke off."""
@@ -284,7 +324,7 @@ class SessionPods:
         return (self._cache.get(pod.uid) or pod).started
 
     def _has_begun(self, pod: SandboxPod) -> bool:
-        return pod.started or pod.uid in self._begun
+        return pod.uid in self._begun or (pod.started and pod.uid not in self._beginnings)
 
     def _is_ours(self, pod: SandboxPod) -> bool:
         return is_sandbox_of(pod, self._instance, self._configuration.controller_uid)

@@ -25,6 +25,8 @@ class Search:
     """What it has learned that no list says. Fields are of this one search for `session`."""
 
     session: SessionKey
+    trusts_cache: bool = False
+    """Whether the first step may rest on what the watch shows."""
     lost: set[tuple[str, str]] = field(default_factory=set)
     """Uids and revisions of warm pods that had been changed, or whose workspace somebody else has."""
     kept: Workspace | None = None

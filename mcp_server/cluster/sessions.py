@@ -168,8 +168,10 @@ class PodSessions:
             pod = await self._sessions.find(session, verify=error is not None)
             try:
                 async with self._activity.kept(pod):
-                    result = await self._commands.call(pod, work, start_deadline=start_deadline)
-                    return result, pod, await self._sessions.begin(pod)
+                    result, state = await self._commands.call(
+                        pod, self._beginning(pod, work), start_deadline=start_deadline
+                    )
+                    return result, pod, state
             except AgentUnreachable as unreachable:
                 error = unreachable
             except NotServing as lost:
@@ -178,6 +180,9 @@ class PodSessions:
                     raise error from None
         assert error is not None
         raise error
+
+    def _beginning(self, pod: SandboxPod, work: Work[T]) -> Work[tuple[T, SessionState]]:
+        return lambda agent: self._sessions.begin(pod, work(agent))
 
     async def _hold(self, session: SessionKey) -> None:
         """Keep whatever pod the session has, for ever."""

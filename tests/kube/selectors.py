@@ -123,7 +123,9 @@ class Selection:
     fields: tuple[Requirement, ...] = ()
 
     def matches(self, obj: Object) -> bool:
-        return match_labels(self.labels, labels_of(obj)) and match_fields(self.fields, obj)
+        if self.labels and not match_labels(self.labels, labels_of(obj)):
+            return False
+        return not self.fields or match_fields(self.fields, obj)
 
     @property
     def name(self) -> str:

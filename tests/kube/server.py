@@ -12,6 +12,7 @@ import json
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import yaml
 from aiohttp import web
 
@@ -103,7 +104,7 @@ class Server:
         try:
             response = await self._answer(request)
         except errors.ApiError as error:
-            response = web.json_response(error.status(), status=error.code)
+            response = _json(error.status(), status=error.code)
         if _is_long(response) and "gzip" in request.headers.get("Accept-Encoding", ""):
             response.enable_compression(web.ContentCoding.gzip)
         return response
@@ -114,7 +115,7 @@ class Server:
         user = self._user(request)
         described = discovery.describe(request.path, self.api.registry) if request.method == "GET" else None
         if described is not None:
-            return web.json_response(described)
+            return _json(described)
         route = parse(request.path)
         if route is None or route.subresource not in _SUBRESOURCES:
             raise errors.no_such_path()
@@ -123,7 +124,7 @@ class Server:
             body = await _body(request)
             bindings = self.api.bindings()
             done = reviews.review(group, route.plural, body, user, bindings, self.tokens)
-            return web.json_response(done, status=201)
+            return _json(done, status=201)
         resource = self.api.registry.by_plural(route.api_version, route.plural)
         if request.method == "GET" and not route.name and watch_stream.is_true(request.query.get("watch")):
             return await self._watch(request, route, resource, user)
@@ -161,28 +162,26 @@ class Server:
         dry_run = "dryRun" in request.query
         match request.method, bool(name):
             case "GET", True:
-                return web.json_response(api.get(resource, namespace, name, user=user))
+                return _json(api.get(resource, namespace, name, user=user))
             case "GET", False:
-                return web.json_response(self._list(request, route, resource, user))
+                return _json(self._list(request, route, resource, user))
             case "POST", False:
                 body = _placed(await _body(request), route, resource)
                 created = api.create(body, user=user, manager=manager, dry_run=dry_run)
-                return web.json_response(created, status=201)
+                return _json(created, status=201)
             case "POST", True if route.subresource == "binding":
                 body = await _body(request)
                 api.bind(namespace, name, (body.get("target") or {}).get("name", ""), user=user)
-                return web.json_response(_success(), status=201)
+                return _json(_success(), status=201)
             case "PUT", True:
                 body = _placed(await _body(request), route, resource)
                 if route.subresource == "finalize":
                     api.finalize_namespace(name, user=user)
-                    return web.json_response(body)
-                return web.json_response(
-                    api.update(body, route.subresource, user=user, manager=manager, dry_run=dry_run)
-                )
+                    return _json(body)
+                return _json(api.update(body, route.subresource, user=user, manager=manager, dry_run=dry_run))
             case "PATCH", True:
                 patch = await _body(request)
-                return web.json_response(
+                return _json(
                     api.patch(
                         resource,
                         namespace,
@@ -199,11 +198,11 @@ class Server:
                 options = _delete_options(request, await _body(request))
                 deleted = api.delete(resource, namespace, name, options, user=user, dry_run=dry_run)
                 gone = api.find(resource.qualified, namespace, name) is None
-                return web.json_response(
+                return _json(
                     _success(resource, deleted) if gone and not resource.returns_deleted else deleted
                 )
             case "DELETE", False:
-                return web.json_response(self._delete_collection(request, route, resource, user))
+                return _json(self._delete_collection(request, route, resource, user))
         raise errors.ApiError(
             405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
         )
@@ -261,12 +260,16 @@ class Server:
         self._watchers.add(woken)
         try:
             async for event in watch_stream.stream(self.api.storage, wanted, woken):
-                await response.write(json.dumps(event).encode() + b"\n")
+                await response.write(orjson.dumps(event) + b"\n")
         except ConnectionResetError:
             pass  # the watcher has gone
         finally:
             self._watchers.discard(woken)
         return response
+
+
+def _json(body: Any, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")
 
 
 def _is_long(response: web.StreamResponse) -> bool:

@@ -46,6 +46,7 @@ class Storage:
         self.listeners: list[Callable[[Change], None]] = []
         self.lock = threading.RLock()
         self._objects: dict[tuple[str, str], dict[Key, Object]] = {}
+        self._keys: dict[tuple[str, str], list[Key]] = {}  # sorted; those of kinds that were listed
         self._log: list[Change] = []
         self._log_limit = log_limit
 
@@ -58,8 +59,13 @@ class Storage:
         Raises:
             ApiError: 410, when that revision is compacted.
         """
-        objects = dict(self._objects.get(kind, {}))
-        if at is not None:
+        objects = self._objects.get(kind, {})
+        if at is None:
+            keys = self._keys.get(kind)
+            if keys is None:
+                keys = self._keys[kind] = sorted(objects)
+        else:
+            objects = dict(objects)
             for change in reversed(self.since(at)):
                 if change.key.kind != kind:
                     continue
@@ -67,7 +73,8 @@ class Storage:
                     objects.pop(change.key, None)
                 else:
                     objects[change.key] = change.before
-        return [obj for key, obj in sorted(objects.items()) if not namespace or key.namespace == namespace]
+            keys = sorted(objects)
+        return [objects[key] for key in keys if not namespace or key.namespace == namespace]
 
     def kinds(self) -> list[tuple[str, str]]:
         return sorted(self._objects)
@@ -102,6 +109,8 @@ class Storage:
             after = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.revision)}}
             objects = self._objects.setdefault(key.kind, {})
             change = Change(self.revision, key, objects.get(key), after, removed)
+            if removed or change.before is None:
+                self._keys.pop(key.kind, None)
             if removed:
                 del objects[key]
             else:
