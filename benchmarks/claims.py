@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from lightkube.config.kubeconfig import KubeConfig
 
+from cli_mcp.agent_api import Finished, ToolResult
 from cli_mcp.execution import Outcome, ProgressCallback, StreamOutput
 from cli_mcp.program import keep_out_of_garbage_collection
 from mcp_server.backend import SessionKey
@@ -41,7 +42,10 @@ SPARE_PODS = 50
 
 
 class Agents:
-    """Answer at once."""
+    """Answer at once, and remember whom."""
+
+    def __init__(self) -> None:
+        self._answered: set[str] = set()
 
     async def run(
         self,
@@ -50,8 +54,11 @@ class Agents:
         command: str,
         timeout_seconds: float,
         on_progress: ProgressCallback,
-    ) -> Outcome:
-        return Outcome(0, StreamOutput(b""), StreamOutput(b""), duration_ms=0, cwd="/workspace")
+    ) -> Finished:
+        first = agent.pod_uid not in self._answered
+        self._answered.add(agent.pod_uid)
+        outcome = Outcome(0, StreamOutput(b""), StreamOutput(b""), duration_ms=0, cwd="/workspace")
+        return Finished(outcome, first)
 
     async def call_tool(
         self,
@@ -60,8 +67,8 @@ class Agents:
         name: str,
         arguments: Mapping[str, object],
         timeout_seconds: float,
-    ) -> Mapping[str, object]:
-        return {}
+    ) -> ToolResult:
+        return ToolResult({}, first=False)
 
     async def wait_ready(self, agent: AgentAddress, deadline: float) -> None:
         return
@@ -100,10 +107,10 @@ def serve_api(pods: int, ready: Connection) -> None:
 
 async def measure(url: str, rate: int) -> None:
     async with AsyncExitStack() as stack:
-        replicas = []
+        agents, replicas = Agents(), []
         for _ in range(REPLICAS):
             api = await stack.enter_async_context(KubernetesApi.connected(KubeConfig.from_server(url).get()))
-            sessions = PodSessions(api, Agents(), instance="demo", namespace=NAMESPACE)
+            sessions = PodSessions(api, agents, instance="demo", namespace=NAMESPACE)
             replicas.append(await stack.enter_async_context(sessions.running()))
         while not all(it.readiness().ready for it in replicas):
             await asyncio.sleep(0.05)

@@ -4,7 +4,7 @@ HTTP/1.1 on AGENT_PORT. All but the first are signed with a token, see cli_mcp.a
 the values see cli_mcp.agent_json. Standard library only: the sandbox agent imports it.
 
     GET  /health          Health; 200 when isolated and ready, 503 before
-    POST /v1/run          RunRequest; 200, a RunEvent a line: Accepted, Progress ..., Outcome or Failure
+    POST /v1/run          RunRequest; 200, a RunEvent a line: Accepted, Progress ..., Finished or Failure
     POST /v1/cancel       CancelRequest; 200 `{}`, also when that command is unknown or over
     POST /v1/tools/NAME   arguments of a typed tool; 200 ToolResult or Failure
     otherwise             Refusal
@@ -149,14 +149,23 @@ class Failure:
         return _EXCEPTIONS[self.kind](self.message)
 
 
-RunEvent = Accepted | Progress | Outcome | Failure
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Last line of a run's answer. `first`: no earlier result of this pod ever reached a server whole."""
+
+    outcome: Outcome
+    first: bool
+
+
+RunEvent = Accepted | Progress | Finished | Failure
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """`value` is a JSON object that the typed tool defines."""
+    """`value` is a JSON object that the typed tool defines; `first` is as in Finished."""
 
     value: Mapping[str, Any]
+    first: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from cli_mcp.agent_api import (
     CancelRequest,
     Failure,
     FailureKind,
+    Finished,
     Health,
     Refusal,
     RefusalKind,
@@ -93,7 +94,10 @@ def encode_run_event(event: RunEvent) -> bytes:
 
 def encode_tool_answer(answer: ToolResult | Failure) -> bytes:
     """Raises ToolFailed when a result is larger than an answer may be."""
-    data = _dump({"result": answer.value} if isinstance(answer, ToolResult) else _failure_json(answer))
+    if isinstance(answer, ToolResult):
+        data = _dump({"result": {"content": answer.value, "first": answer.first}})
+    else:
+        data = _dump(_failure_json(answer))
     if len(data) > BODY_LIMIT_BYTES:
         raise ToolFailed(f"The result is larger than {BODY_LIMIT_BYTES >> 20} MiB. Ask for less of it.")
     return data
@@ -127,18 +131,20 @@ def _run_event_json(event: RunEvent) -> dict[str, Any]:
         }
     if isinstance(event, Failure):
         return _failure_json(event)
+    return {"finished": {"outcome": _outcome_json(event.outcome), "first": event.first}}
+
+
+def _outcome_json(outcome: Outcome) -> dict[str, Any]:
     return {
-        "outcome": {
-            "exitCode": event.exit_code,
-            "stdout": _stream_json(event.stdout),
-            "stderr": _stream_json(event.stderr),
-            "durationMs": event.duration_ms,
-            "cwd": _cut(event.cwd, _PATH_LIMIT),
-            "timedOut": event.timed_out,
-            "background": list(event.background[:_PIDS_LIMIT]),
-            "shellRestarted": event.shell_restarted,
-            "notes": [_cut(note, _TEXT_LIMIT) for note in event.notes[:_NOTES_LIMIT]],
-        }
+        "exitCode": outcome.exit_code,
+        "stdout": _stream_json(outcome.stdout),
+        "stderr": _stream_json(outcome.stderr),
+        "durationMs": outcome.duration_ms,
+        "cwd": _cut(outcome.cwd, _PATH_LIMIT),
+        "timedOut": outcome.timed_out,
+        "background": list(outcome.background[:_PIDS_LIMIT]),
+        "shellRestarted": outcome.shell_restarted,
+        "notes": [_cut(note, _TEXT_LIMIT) for note in outcome.notes[:_NOTES_LIMIT]],
     }
 
 
@@ -209,7 +215,9 @@ def decode_tool_arguments(data: bytes) -> dict[str, Any]:
 def decode_tool_answer(data: bytes) -> ToolResult | Failure:
     """What is in a result is for the caller to check."""
     name, value = only_member(parse(data), ("result", "error"))
-    return ToolResult(mapping(value)) if name == "result" else _failure(value)
+    return (
+        ToolResult(*members(value, content=mapping, first=boolean)) if name == "result" else _failure(value)
+    )
 
 
 def _accepted(value: Any) -> Accepted:
@@ -227,6 +235,10 @@ def _progress(value: Any) -> Progress:
             queued=boolean,
         )
     )
+
+
+def _finished(value: Any) -> Finished:
+    return Finished(*members(value, outcome=_outcome, first=boolean))
 
 
 def _outcome(value: Any) -> Outcome:
@@ -253,7 +265,7 @@ def _failure(value: Any) -> Failure:
 _RUN_EVENTS: Mapping[str, Callable[[Any], RunEvent]] = {
     "accepted": _accepted,
     "progress": _progress,
-    "outcome": _outcome,
+    "finished": _finished,
     "error": _failure,
 }
 

@@ -49,6 +49,8 @@ class SandboxPod:
     unschedulable: bool
     missing_images: tuple[str, ...]
     """Those that the node cannot get."""
+    claiming: bool
+    """A server has reserved it for a session and is about to decide whether that gets it."""
     isolation_failed: bool
     """Its last test of that has failed; one that is ready has passed it since."""
 
@@ -76,6 +78,7 @@ def observe_pod(manifest: Manifest, parent: Parent) -> SandboxPod:
         finished=status.get("phase") in ("Failed", "Succeeded"),
         unschedulable=scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable",
         missing_images=tuple(_missing_images(status)),
+        claiming=labels.get(names.LABEL_STATE) == names.STATE_CLAIMING,
         isolation_failed=not is_ready and _isolation_failed(status),
     )
 

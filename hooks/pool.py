@@ -21,6 +21,9 @@ from hooks.workspaces import WorkspacePlan
 
 STUCK_AFTER = timedelta(minutes=5)
 MIN_IDLE_MARGIN = timedelta(seconds=60)
+CLAIM_TIME = timedelta(seconds=5)
+"""For as long a warm pod that is being claimed still counts as one. A claim takes a fraction of a second, in
+which the start of its successor would compete with it; when it breaks off, the pod is replaced after this."""
 MAX_NEW_PODS_PER_SYNC = 100
 """Metacontroller makes them one after the other; the next sync, soon after, asks for the rest."""
 
@@ -117,7 +120,9 @@ def plan_pool(
     if policy.replaceable:
         retire |= _surplus(warm, policy.size)
         warm = [pod for pod in warm if pod.name not in retire]
-    missing = max(0, policy.size - len(warm)) if policy.replaceable else 0
+    claims = [last_activity(pod, now) + CLAIM_TIME for pod in keep if _is_claimed_now(pod, prefix)]
+    pending = [end for end in claims if end > now]
+    missing = max(0, policy.size - len(warm) - len(pending)) if policy.replaceable else 0
     children, unreadable = _echoes(pods, retire)
     ours = [pod for pod in pods if pod.role is not Role.FOREIGN]
     return PoolPlan(
@@ -130,7 +135,7 @@ def plan_pool(
         not_isolated=[pod.name for pod in ours if pod.isolation_failed],
         unreadable=unreadable,
         foreign=[pod.name for pod in pods if pod.role is Role.FOREIGN],
-        next_check=min(checks, default=None),
+        next_check=min((*checks, *pending), default=None),
     )
 
 
@@ -139,6 +144,10 @@ def _due(pod: SandboxPod, policy: PoolPolicy, workspaces: WorkspacePlan, now: da
     if pod.role is Role.UNCLAIMED:
         dues.append(workspaces.unfit.get(pod.name))  # a claim broke off: nobody else may get its workspace
     return min((due for due in dues if due is not None), default=None)
+
+
+def _is_claimed_now(pod: SandboxPod, prefix: str) -> bool:
+    return pod.role is Role.CLAIMED and pod.claiming and _slot(pod.name, prefix) is not None
 
 
 def _is_stuck(pod: SandboxPod, policy: PoolPolicy, now: datetime) -> bool:

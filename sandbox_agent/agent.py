@@ -58,6 +58,8 @@ class Agent:
         except FileExistsError:
             pass  # left there by an earlier shell, and replaced before the next command
         self._used = options.state_dir / "used"
+        self._answered_before = options.state_dir / "answered"
+        self._answered = self._answered_before.exists()
         self._workspace = ConfinedDirectory(options.workspace)
         self._session = ShellSession(
             PodLauncher(exchange, options.workspace, environment),
@@ -74,6 +76,8 @@ class Agent:
             run=self._session.run,
             call_tool=self._toolbox.call,
             on_bound=self._note_use,
+            on_answered=self._note_answer,
+            answered=lambda: self._answered,
         )
 
     async def make_ready(self) -> None:
@@ -103,8 +107,17 @@ class Agent:
         self.api.not_ready = detail
 
     def _note_use(self) -> None:
-        """For the agent after a restart of the container."""
-        try:
-            self._used.touch()
-        except OSError:
-            pass  # the disk is full: that agent will not know that it has had a predecessor
+        _leave_word(self._used)
+
+    def _note_answer(self) -> None:
+        if not self._answered:
+            self._answered = True
+            _leave_word(self._answered_before)
+
+
+def _leave_word(path: Path) -> None:
+    """For the agent after a restart of the container."""
+    try:
+        path.touch()
+    except OSError:
+        pass  # the disk is full: that agent will not know what this one did

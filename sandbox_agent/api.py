@@ -12,6 +12,7 @@ from cli_mcp.agent_api import (
     RUN_PATH,
     Accepted,
     AgentIdentity,
+    Finished,
     Health,
     Refusal,
     RefusalKind,
@@ -33,7 +34,7 @@ from cli_mcp.strict_json import MalformedMessage
 from sandbox_agent.authentication import Authenticator
 from sandbox_agent.calls import Call, CallTable
 from sandbox_agent.http_head import RequestHead
-from sandbox_agent.http_server import Endpoint, Response
+from sandbox_agent.http_server import Endpoint, Pieces, Response
 from sandbox_agent.refused import Refused
 
 _JSON = "application/json"
@@ -51,7 +52,8 @@ T = TypeVar("T")
 class AgentApi:
     """An http_server.Application. Until `not_ready` is empty, all but health is refused with what it says.
 
-    `on_bound` is called once, before the first command.
+    `on_bound` is called once, before the first command, and `on_answered` after each result that a client
+    has taken in; `answered` says whether there was one before.
     """
 
     def __init__(
@@ -63,6 +65,8 @@ class AgentApi:
         run: RunCommand,
         call_tool: CallTool,
         on_bound: Callable[[], None],
+        on_answered: Callable[[], None],
+        answered: Callable[[], bool],
     ) -> None:
         self._identity = identity
         self._authenticator = authenticator
@@ -70,6 +74,8 @@ class AgentApi:
         self._run_command = run
         self._call_tool = call_tool
         self._on_bound = on_bound
+        self._on_answered = on_answered
+        self._answered = answered
         self._posts: Mapping[str, Callable[[Claims, bytes], Awaitable[Response]]] = {
             RUN_PATH: self._run,
             CANCEL_PATH: self._cancel,
@@ -106,34 +112,39 @@ class AgentApi:
         request = _decoded(decode_run_request, body)
 
         async def work(on_progress: ProgressCallback) -> bytes:
-            return encode_run_event(
-                await self._run_command(request.command, request.timeout_seconds, on_progress)
-            )
+            outcome = await self._run_command(request.command, request.timeout_seconds, on_progress)
+            return encode_run_event(Finished(outcome, first=not self._answered()))
 
         self._admit(claims)
         call = self._calls.enter(claims.jti, _content(claims), work, encode_run_event)
-        return Response(200, _NDJSON, self._events(call))
+        return Response(
+            200, _NDJSON, Pieces(self._events(call), call.result), on_sent=lambda: self._sent(call)
+        )
 
     async def _events(self, call: Call) -> AsyncGenerator[bytes, None]:
         yield encode_run_event(Accepted(self._identity))
         async with aclosing(call.follow()) as reports:
             async for progress in reports:
                 yield encode_run_event(progress)
-        yield await call.result()
+
+    def _sent(self, call: Call) -> None:
+        if not call.failed:
+            self._on_answered()
 
     async def _tool(self, name: str, claims: Claims, body: bytes) -> Response:
         self._authenticator.check_body(claims, body)
         arguments = _decoded(decode_tool_arguments, body)
 
         async def work(on_progress: ProgressCallback) -> bytes:
-            return encode_tool_answer(ToolResult(await self._call_tool(name, arguments)))
+            value = await self._call_tool(name, arguments)
+            return encode_tool_answer(ToolResult(value, first=not self._answered()))
 
         self._admit(claims)
         call = self._calls.enter(claims.jti, _content(claims), work, encode_tool_answer)
         async with aclosing(call.follow()) as reports:
             async for _ in reports:
                 pass
-        return Response(200, _JSON, await call.result())
+        return Response(200, _JSON, await call.result(), on_sent=lambda: self._sent(call))
 
     async def _cancel(self, claims: Claims, body: bytes) -> Response:
         self._authenticator.check_body(claims, body)

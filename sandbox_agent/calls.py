@@ -40,10 +40,12 @@ class CallLimits:
 
 
 class Call:
-    """One that runs, or has run. `content` tells it from another one."""
+    """One that runs, or has run. `content` tells it from another one; `failed` says, at the end, that its
+    answer is a Failure."""
 
     def __init__(self, content: str, work: Work, encode: EncodeFailure) -> None:
         self.content = content
+        self.failed = False
         self._encode = encode
         self._loop = asyncio.get_running_loop()
         self._followers = 0
@@ -92,11 +94,13 @@ class Call:
         try:
             return await work(self._publish)
         except ExecutionError as error:
-            return self._encode(Failure.of(error))
+            failure = Failure.of(error)
         except asyncio.CancelledError:
             if self._interruption is None:
                 raise
-            return self._encode(Failure(FailureKind.INTERRUPTED, self._interruption))
+            failure = Failure(FailureKind.INTERRUPTED, self._interruption)
+        self.failed = True
+        return self._encode(failure)
 
     def _publish(self, progress: Progress) -> None:
         self._progress = progress

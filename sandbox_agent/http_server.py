@@ -18,6 +18,7 @@ from sandbox_agent.refused import Refused
 
 _BACKLOG = 128
 _END_OF_HEAD = b"\r\n\r\n"
+_END_OF_CHUNKS = b"0\r\n\r\n"
 _LINGER_SECONDS = 1.0
 _LINGER_READ_BYTES = 1 << 16
 
@@ -38,12 +39,21 @@ class HttpLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Pieces:
+    """A body as it comes, each piece a chunk of its own: those of `first`, then `last` with the end."""
+
+    first: AsyncGenerator[bytes, None]
+    last: Callable[[], Awaitable[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
 class Response:
-    """`body` is all of it, or its pieces as they come, each sent as a chunk of its own."""
+    """`on_sent` is called when the connection has taken all of it, and was not closed before."""
 
     status: int
     content_type: str
-    body: bytes | AsyncGenerator[bytes, None]
+    body: bytes | Pieces
+    on_sent: Callable[[], None] = lambda: None
 
 
 Endpoint = Callable[[bytes], Awaitable[Response]]
@@ -238,13 +248,15 @@ class _Connection:
             f"Connection: {'keep-alive' if keep_alive else 'close'}\r\n"
             f"{framing}\r\n\r\n"
         )
-        await self._write(head.encode() + body)
-        if isinstance(response.body, bytes):
-            return
-        async with aclosing(response.body) as pieces:
-            async for piece in pieces:
-                await self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
-        await self._write(b"0\r\n\r\n")
+        unsent = head.encode() + body
+        if isinstance(response.body, Pieces):
+            async with aclosing(response.body.first) as pieces:
+                async for piece in pieces:
+                    await self._write(unsent + _chunk(piece))
+                    unsent = b""
+            unsent += _chunk(await response.body.last()) + _END_OF_CHUNKS
+        await self._write(unsent)
+        response.on_sent()
 
     async def _write(self, data: bytes) -> None:
         self._writer.write(data)
@@ -269,6 +281,10 @@ class _Connection:
                 await self._writer.wait_closed()
         except (OSError, TimeoutError):
             self.abort()
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def listen(host: str | None, port: int) -> socket.socket:

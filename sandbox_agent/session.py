@@ -57,6 +57,7 @@ class ShellSession:
         self._spill = SpillDirectory(workspace, launcher.fifo_owner, spill)
         self._limits = spill
         self._state_file = state_file
+        self._saved = self._shell.snapshot
         self._queue_limit = queue_limit
         self._turn = asyncio.Lock()
         self._waiting = 0
@@ -207,10 +208,12 @@ class ShellSession:
         )
 
     async def _save_state(self) -> None:
-        if self._state_file is None or self._shell.snapshot is None:
+        snapshot = self._shell.snapshot
+        if self._state_file is None or snapshot is None or snapshot == self._saved:
             return
         try:
-            await asyncio.to_thread(self._state_file.save, self._shell.snapshot)
+            await asyncio.to_thread(self._state_file.save, snapshot)
+            self._saved = snapshot
         except OSError as error:
             # A restart of the container would bring back an older state, and it says so itself.
             _log.warning("the shell's state cannot be saved: %s", error.strerror)

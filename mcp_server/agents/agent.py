@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from cli_mcp.execution import ExecutionError, Outcome, ProgressCallback
+from cli_mcp.agent_api import Finished, ToolResult
+from cli_mcp.execution import ExecutionError, ProgressCallback
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class SandboxAgent(Protocol):
         command: str,
         timeout_seconds: float,
         on_progress: ProgressCallback,
-    ) -> Outcome:
+    ) -> Finished:
         """Run `command`; cancelling this interrupts it.
 
         Raises AgentUnreachable, AgentLost, AgentMisbehaved, and what the agent itself says of the session:
@@ -60,8 +61,8 @@ class SandboxAgent(Protocol):
         name: str,
         arguments: Mapping[str, object],
         timeout_seconds: float,
-    ) -> Mapping[str, object]:
-        """The result of the typed tool `name`, a JSON object whose content is for the caller to check.
+    ) -> ToolResult:
+        """The result of the typed tool `name`, whose content is for the caller to check.
 
         Raises like `run`, and ToolFailed when the tool itself says no.
         """

@@ -22,11 +22,13 @@ from cli_mcp.agent_api import (
     REFUSAL_LIMIT_BYTES,
     RUN_PATH,
     CancelRequest,
+    Finished,
     RunRequest,
+    ToolResult,
     tool_path,
 )
 from cli_mcp.agent_json import encode_cancel_request, encode_run_request
-from cli_mcp.execution import ExecutionError, Outcome, ProgressCallback
+from cli_mcp.execution import ExecutionError, ProgressCallback
 from cli_mcp.names import AGENT_PORT
 from mcp_server.agents import answers, reading
 from mcp_server.agents.agent import AgentAddress, AgentLost, AgentMisbehaved, AgentUnreachable, misbehaved
@@ -91,7 +93,7 @@ class AgentClient:
         command: str,
         timeout_seconds: float,
         on_progress: ProgressCallback,
-    ) -> Outcome:
+    ) -> Finished:
         """See SandboxAgent."""
         limits = AnswerLimits(
             SILENCE_SECONDS,
@@ -111,7 +113,7 @@ class AgentClient:
         name: str,
         arguments: Mapping[str, object],
         timeout_seconds: float,
-    ) -> Mapping[str, object]:
+    ) -> ToolResult:
         """See SandboxAgent."""
         seconds = timeout_seconds + GRACE_SECONDS
         limits = AnswerLimits(seconds, BODY_LIMIT_BYTES, chunks=_TOOL_CHUNKS)

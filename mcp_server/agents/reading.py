@@ -1,7 +1,7 @@
 """Reads the answers of agents to their end; what is not exactly the protocol raises AgentMisbehaved."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,12 +12,14 @@ from cli_mcp.agent_api import (
     REFUSAL_STATUS,
     Accepted,
     Failure,
+    Finished,
     Health,
     RefusalKind,
     RunEvent,
+    ToolResult,
 )
 from cli_mcp.agent_json import decode_health, decode_refusal, decode_run_event, decode_tool_answer
-from cli_mcp.execution import Outcome, Progress, ProgressCallback
+from cli_mcp.execution import Progress, ProgressCallback
 from cli_mcp.strict_json import MalformedMessage, members, parse
 from mcp_server.agents.agent import misbehaved
 from mcp_server.agents.answers import check_identity, failure_error, refusal_error
@@ -81,13 +83,13 @@ ReadAnswer = Callable[[Answer], Awaitable[T]]
 """Makes a result of an answer with status 200."""
 
 
-def run_reader(on_progress: ProgressCallback) -> ReadAnswer[Outcome]:
+def run_reader(on_progress: ProgressCallback) -> ReadAnswer[Finished]:
     """Reads the events of a run. Raises what the agent says the call failed with."""
 
-    async def read(answer: Answer) -> Outcome:
+    async def read(answer: Answer) -> Finished:
         answer.expect_type(b"application/x-ndjson")
         accepted = False
-        final: Outcome | Failure | None = None
+        final: Finished | Failure | None = None
         reports = _Reports(on_progress)
         async for line in answer.lines():
             event: RunEvent = _decoded(decode_run_event, line)
@@ -125,12 +127,12 @@ class _Reports:
         self._on_progress(progress)
 
 
-async def read_tool(answer: Answer) -> Mapping[str, object]:
-    """The object of a typed tool's result. Raises what the agent says the call failed with."""
+async def read_tool(answer: Answer) -> ToolResult:
+    """A typed tool's result. Raises what the agent says the call failed with."""
     result = await answer.json(decode_tool_answer)
     if isinstance(result, Failure):
         raise failure_error(result)
-    return result.value
+    return result
 
 
 async def read_empty(answer: Answer) -> None:

@@ -2,14 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from cli_mcp import names
 from cli_mcp.execution import NotSessionOwner, SandboxUnavailable
-from mcp_server.agents.agent import AgentUnreachable
 from mcp_server.backend import SessionKey, SessionState
 from mcp_server.cluster import writes
 from mcp_server.cluster.activity import Activity
@@ -32,7 +30,7 @@ from mcp_server.cluster.claiming import (
 )
 from mcp_server.cluster.configuration import Configuration
 from mcp_server.cluster.diagnosis import quote
-from mcp_server.cluster.kubernetes import KubernetesError, Refused, Unanswered
+from mcp_server.cluster.kubernetes import KubernetesError, Refused
 from mcp_server.cluster.limits import limited
 from mcp_server.cluster.pods import SandboxPod
 from mcp_server.cluster.search import Search
@@ -44,10 +42,6 @@ logger = logging.getLogger(__name__)
 # The admission policy compares new pods with the instance, whose change may not have come here yet.
 _TEMPLATE_IS_LATE = "cli-mcp-sandbox-class"
 ENDED_BY_DELETE = "DELETE"
-# How long to wait for an API server that fails when a session has begun, so that no other replica says so.
-_MARK_AGAIN_SECONDS = (0.5, 1.0, 2.0)
-
-T = TypeVar("T")
 
 
 class SessionPods:
@@ -72,16 +66,11 @@ class SessionPods:
         self._workspaces = workspaces
         self._stale = stale
         self._now = now
-        # By uid: pods in which a command has ended or may have run, those of them that only this replica
-        # knows about, and what the first command in a pod was to its session where it was sent from here.
-        self._begun: set[str] = set()
-        self._unmarked: set[str] = set()
-        self._beginnings: dict[str, asyncio.Task[SessionState]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def find(self, session: SessionKey, *, verify: bool = False) -> SandboxPod:
-        """The session's active pod, which may not have started yet. One that is known, and in which the
-        session is known to have begun, costs no request, unless it is to be verified.
+        """The session's active pod, which may not have started yet. One that is known costs no request,
+        unless it is to be verified.
 
         Raises NotSessionOwner, and SandboxUnavailable with the cause.
         """
@@ -96,32 +85,16 @@ class SessionPods:
             search = Search(session, trusts_cache=not verify)
             return await search.until_done(self._step, "Not run: no sandbox could be had")
 
-    async def begin(self, pod: SandboxPod, work: Coroutine[Any, Any, T]) -> tuple[T, SessionState]:
-        """The result of `work`, which runs a command in `pod`, and what that was to its session.
-
-        Meanwhile the pod is marked, before the first answer goes out, so that no other replica says "new"
-        to the next call. An API server that stays away costs the mark, not the answer; the next call tries
-        again.
-        """
-        if self._has_begun(self._cache.get(pod.uid) or pod):
-            result = await work
-            if pod.uid in self._unmarked and not self._is_marked(pod):
-                await self._mark(pod, again_seconds=())
-            return result, SessionState.CONTINUED
-        beginning = self._beginnings.get(pod.uid)
-        if beginning is None:
-            beginning = self._beginnings[pod.uid] = asyncio.create_task(self._begin(pod))
+    async def beginning(self, pod: SandboxPod) -> SessionState:
+        """What the first answer out of `pod` is to its session."""
+        if not pod.workspace_claim:
+            return SessionState.NEW
         try:
-            result = await work
-        except AgentUnreachable:
-            raise  # nothing ran: whoever comes next is the first
-        except BaseException:
-            self._begun.add(pod.uid)
-            raise
-        is_first = pod.uid not in self._begun  # of several at the same time
-        self._begun.add(pod.uid)
-        state = await asyncio.shield(beginning)
-        return result, state if is_first else SessionState.CONTINUED
+            resumed = await self._workspaces.begin(pod.workspace_claim, pod.uid)
+        except KubernetesError as error:
+            logger.warning("workspace %s could not be marked as begun: %s", pod.workspace_claim, error)
+            return SessionState.NEW
+        return SessionState.RESUMED if resumed else SessionState.NEW
 
     async def end(self, session: SessionKey, *, delete_workspace: bool) -> None:
         """Retire and delete whatever pods the session has. Raises NotSessionOwner, SandboxUnavailable."""
@@ -137,12 +110,6 @@ class SessionPods:
         except KubernetesError as error:
             logger.warning("pod %s could not be retired: %s", pod.name, error)
 
-    def forget(self, uid: str) -> None:
-        """The pod is gone."""
-        self._begun.discard(uid)
-        self._unmarked.discard(uid)
-        self._beginnings.pop(uid, None)
-
     def count_sessions(self) -> int:
         return len(
             {pod.session_id for pod in self._cache if pod.live and pod.session_id and self._is_ours(pod)}
@@ -152,43 +119,9 @@ class SessionPods:
         config = self._configuration.current
         return [] if config is None else [pod for pod in self._cache if is_warm(pod, self._instance, config)]
 
-    async def _begin(self, pod: SandboxPod) -> SessionState:
-        is_first, resumed = await asyncio.gather(self._mark(pod), self._finds_files(pod))
-        if not is_first:
-            return SessionState.CONTINUED
-        return SessionState.RESUMED if resumed else SessionState.NEW
-
-    async def _mark(self, pod: SandboxPod, again_seconds: Sequence[float] = _MARK_AGAIN_SECONDS) -> bool:
-        """Whether nobody else has marked it before, as far as can be found out."""
-        self._unmarked.discard(pod.uid)
-        maybe_ours = False
-        for pause_seconds in (*again_seconds, 0.0):
-            if self._is_marked(pod):
-                return maybe_ours  # the admission policy allows one mark
-            try:
-                await self._store.patch(pod, writes.started(pod, self._now()))
-                return True
-            except KubernetesError as error:
-                # Also 403: an API server that has just started forbids what its caches do not know yet.
-                logger.warning("pod %s could not be marked as started: %s", pod.name, error)
-                maybe_ours = maybe_ours or isinstance(error, Unanswered)
-            await asyncio.sleep(pause_seconds)
-        self._unmarked.add(pod.uid)
-        return True
-
-    async def _finds_files(self, pod: SandboxPod) -> bool:
-        """Whether the session has been in the pod's workspace before."""
-        if not pod.workspace_claim:
-            return False
-        try:
-            return await self._workspaces.begin(pod.workspace_claim, pod.uid)
-        except KubernetesError as error:
-            logger.warning("workspace %s could not be marked as begun: %s", pod.workspace_claim, error)
-            return False
-
     def _known(self, session: SessionKey) -> SandboxPod | None:
         pod = self._cache.usable(session.id)
-        if pod is None or not self._is_ours(pod) or not self._has_begun(pod):
+        if pod is None or not self._is_ours(pod):
             return None
         if self._activity.is_expiring(pod):
             return None
@@ -319,12 +252,6 @@ class SessionPods:
     def _persistent(self) -> bool:
         config = self._configuration.current
         return config is not None and config.workspace_claim is not None
-
-    def _is_marked(self, pod: SandboxPod) -> bool:
-        return (self._cache.get(pod.uid) or pod).started
-
-    def _has_begun(self, pod: SandboxPod) -> bool:
-        return pod.uid in self._begun or (pod.started and pod.uid not in self._beginnings)
 
     def _is_ours(self, pod: SandboxPod) -> bool:
         return is_sandbox_of(pod, self._instance, self._configuration.controller_uid)

@@ -59,8 +59,6 @@ class SandboxPod:
     session_id: str = ""
     owner: str = ""
     ended_by: str = ""
-    started: bool = False
-    """Whether a command of its session has run in it."""
     created: datetime | None = None
     last_activity: datetime | None = None
     terminating: bool = False
@@ -122,7 +120,6 @@ def read_pod(manifest: Manifest) -> SandboxPod:
         session_id=labels.get(names.LABEL_SESSION_ID, ""),
         owner=annotations.get(names.ANNOTATION_SESSION_OWNER, ""),
         ended_by=annotations.get(names.ANNOTATION_ENDED_BY, ""),
-        started=names.ANNOTATION_STARTED in annotations,
         created=parse_time(metadata.get("creationTimestamp")),
         last_activity=parse_time(annotations.get(names.ANNOTATION_LAST_ACTIVITY)),
         terminating=bool(metadata.get("deletionTimestamp")),

@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from cli_mcp import names
-from cli_mcp.execution import ExecutionError, Outcome, ProgressCallback
+from cli_mcp.agent_api import Finished, ToolResult
+from cli_mcp.execution import ExecutionError, ProgressCallback
 from mcp_server.agents.agent import AgentAddress, AgentUnreachable, SandboxAgent
 from mcp_server.audit import CallRecord
 from mcp_server.backend import Readiness, SessionKey, SessionOutcome, SessionState, SessionToolResult
@@ -39,7 +40,7 @@ STALE_SECONDS = 30.0
 _ATTEMPTS = 3
 _HOLD_LOOK_SECONDS = 1.0
 
-T = TypeVar("T")
+R = TypeVar("R", Finished, ToolResult)
 
 
 class PodSessions:
@@ -67,7 +68,7 @@ class PodSessions:
         self._start_seconds = start_seconds
         self._stale_seconds = stale_seconds
         self._now = now
-        self._cache = PodCache(on_gone=self._forget)
+        self._cache = PodCache(on_gone=lambda uid: self._commands.forget(uid))
         self._store = PodStore(api, instance_names, namespace, self._cache, on_event)
         self._workspaces = Workspaces(api, self._store.selector, namespace, now)
         self._configuration = Configuration(instance_names.server)
@@ -117,20 +118,20 @@ class PodSessions:
     async def run(
         self, session: SessionKey, command: str, timeout_seconds: float, on_progress: ProgressCallback
     ) -> SessionOutcome:
-        def work(agent: AgentAddress) -> Coroutine[Any, Any, Outcome]:
+        def work(agent: AgentAddress) -> Coroutine[Any, Any, Finished]:
             return self._agent.run(agent, session.id, command, timeout_seconds, on_progress)
 
-        outcome, pod, state = await self._call(session, work)
-        return SessionOutcome(self._commands.with_restart(pod, outcome), state)
+        finished, pod, state = await self._call(session, work)
+        return SessionOutcome(self._commands.with_restart(pod, finished.outcome), state)
 
     async def call_tool(
         self, session: SessionKey, name: str, arguments: Mapping[str, object], timeout_seconds: float
     ) -> SessionToolResult:
-        def work(agent: AgentAddress) -> Coroutine[Any, Any, Mapping[str, object]]:
+        def work(agent: AgentAddress) -> Coroutine[Any, Any, ToolResult]:
             return self._agent.call_tool(agent, session.id, name, arguments, timeout_seconds)
 
         result, _, state = await self._call(session, work)
-        return SessionToolResult(result, state)
+        return SessionToolResult(result.value, state)
 
     async def end(self, session: SessionKey, *, delete_workspace: bool) -> None:
         await self._sessions.end(session, delete_workspace=delete_workspace)
@@ -160,17 +161,19 @@ class PodSessions:
     def warm_count(self) -> int:
         return len(self._sessions.warm())
 
-    async def _call(self, session: SessionKey, work: Work[T]) -> tuple[T, SandboxPod, SessionState]:
-        """The result of `work` in the session's pod. As long as nothing has run it is tried again."""
+    async def _call(self, session: SessionKey, work: Work[R]) -> tuple[R, SandboxPod, SessionState]:
+        """The result of `work` in the session's pod, and what that was to the session.
+
+        As long as nothing has run it is tried again.
+        """
         start_deadline = asyncio.get_running_loop().time() + self._start_seconds
         error: ExecutionError | None = None
         for _ in range(_ATTEMPTS):
             pod = await self._sessions.find(session, verify=error is not None)
             try:
                 async with self._activity.kept(pod):
-                    result, state = await self._commands.call(
-                        pod, self._beginning(pod, work), start_deadline=start_deadline
-                    )
+                    result = await self._commands.call(pod, work, start_deadline=start_deadline)
+                    state = await self._sessions.beginning(pod) if result.first else SessionState.CONTINUED
                     return result, pod, state
             except AgentUnreachable as unreachable:
                 error = unreachable
@@ -180,9 +183,6 @@ class PodSessions:
                     raise error from None
         assert error is not None
         raise error
-
-    def _beginning(self, pod: SandboxPod, work: Work[T]) -> Work[tuple[T, SessionState]]:
-        return lambda agent: self._sessions.begin(pod, work(agent))
 
     async def _hold(self, session: SessionKey) -> None:
         """Keep whatever pod the session has, for ever."""
@@ -208,10 +208,6 @@ class PodSessions:
     def _stale_because(self) -> str:
         seconds = max(watch.stale_seconds() for watch in (self._pod_watch, self._configuration_watch))
         return "" if seconds < self._stale_seconds else "the Kubernetes API has been silent for too long"
-
-    def _forget(self, uid: str) -> None:
-        self._commands.forget(uid)
-        self._sessions.forget(uid)
 
 
 class _CachedPods:

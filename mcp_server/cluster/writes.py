@@ -40,11 +40,6 @@ def renew(pod: SandboxPod, now: datetime) -> Object:
     return _swap(pod, {}, {names.ANNOTATION_LAST_ACTIVITY: timestamp(now)})
 
 
-def started(pod: SandboxPod, now: datetime) -> Object:
-    """From now on the session is not a new one any more."""
-    return _patch(pod, {}, {names.ANNOTATION_STARTED: timestamp(now)})
-
-
 def newborn(
     config: SandboxConfig, name: str, namespace: str, session: SessionKey, now: datetime, workspace: str = ""
 ) -> Object:

@@ -18,6 +18,7 @@ from cli_mcp.agent_api import (
     CancelRequest,
     Failure,
     FailureKind,
+    Finished,
     Health,
     Refusal,
     RefusalKind,
@@ -57,10 +58,11 @@ HUGE = Outcome(
     background=tuple(range(1, 100_000)),
     notes=(WIDEST * 100_000,) * 1_000,
 )
+FINISHED = Finished(OUTCOME, first=True)
 EVENTS: list[RunEvent] = [
     Accepted(IDENTITY),
     Progress(1.5, 3, "last line", queued=True),
-    OUTCOME,
+    FINISHED,
     *(Failure(kind, "why") for kind in FailureKind),
 ]
 
@@ -82,17 +84,20 @@ def test_other_messages_survive_the_way() -> None:
     for kind in RefusalKind:
         refusal = Refusal(kind, "why", IDENTITY)
         assert agent_json.decode_refusal(agent_json.encode_refusal(refusal)) == refusal
-    for answer in (ToolResult({"a": [1, None, {"b": "é"}]}), Failure(FailureKind.TOOL, "no such file")):
+    for answer in (
+        ToolResult({"a": [1, None, {"b": "é"}]}, first=True),
+        Failure(FailureKind.TOOL, "no such file"),
+    ):
         assert agent_json.decode_tool_answer(agent_json.encode_tool_answer(answer)) == answer
 
 
 def test_what_is_too_long_is_cut_so_that_it_can_be_read() -> None:
-    line = agent_json.encode_run_event(HUGE)
+    line = agent_json.encode_run_event(Finished(HUGE, first=False))
     assert len(line) <= EVENT_LIMIT_BYTES
     read = agent_json.decode_run_event(line)
-    assert isinstance(read, Outcome)
-    assert read.stdout == HUGE.stdout
-    assert read.cwd == WIDEST * 4_096
+    assert isinstance(read, Finished)
+    assert read.outcome.stdout == HUGE.stdout
+    assert read.outcome.cwd == WIDEST * 4_096
     refusal = agent_json.encode_refusal(Refusal(RefusalKind.MALFORMED, WIDEST * 10_000, IDENTITY))
     assert len(refusal) <= REFUSAL_LIMIT_BYTES
     agent_json.decode_refusal(refusal)
@@ -105,12 +110,12 @@ def test_lone_surrogates_never_leave_the_agent() -> None:
 
 def test_a_tool_result_that_is_too_large_is_the_tools_failure() -> None:
     with pytest.raises(ToolFailed, match="4 MiB"):
-        agent_json.encode_tool_answer(ToolResult({"text": "x" * BODY_LIMIT_BYTES}))
+        agent_json.encode_tool_answer(ToolResult({"text": "x" * BODY_LIMIT_BYTES}, first=False))
 
 
 def changed(change: dict[str, Any], *path: str) -> bytes:
-    """OUTCOME as a line, with some members changed."""
-    value = json.loads(agent_json.encode_run_event(OUTCOME))
+    """FINISHED as a line, with some members changed."""
+    value = json.loads(agent_json.encode_run_event(FINISHED))
     target = value
     for name in path:
         target = target[name]
@@ -121,21 +126,21 @@ def changed(change: dict[str, Any], *path: str) -> bytes:
 @pytest.mark.parametrize(
     "line",
     [
-        changed({"exitCode": 256}, "outcome"),
-        changed({"exitCode": -1}, "outcome"),
-        changed({"exitCode": "0"}, "outcome"),
-        changed({"extra": 1}, "outcome"),
-        changed({"notes": ["x" * 1_001]}, "outcome"),
-        changed({"notes": ["x"] * 17}, "outcome"),
-        changed({"cwd": "x" * 4_097}, "outcome"),
-        changed({"background": [0]}, "outcome"),
-        changed({"background": [1] * 4_097}, "outcome"),
-        changed({"timedOut": 1}, "outcome"),
-        changed({"durationMs": 1.5}, "outcome"),
-        changed({"head": "é"}, "outcome", "stdout"),
-        changed({"totalBytes": 3}, "outcome", "stdout"),
-        changed({"tail": "YQ=="}, "outcome", "stderr"),
-        changed({"file": "x" * 4_097}, "outcome", "stdout"),
+        changed({"exitCode": 256}, "finished", "outcome"),
+        changed({"exitCode": -1}, "finished", "outcome"),
+        changed({"exitCode": "0"}, "finished", "outcome"),
+        changed({"extra": 1}, "finished", "outcome"),
+        changed({"notes": ["x" * 1_001]}, "finished", "outcome"),
+        changed({"notes": ["x"] * 17}, "finished", "outcome"),
+        changed({"cwd": "x" * 4_097}, "finished", "outcome"),
+        changed({"background": [0]}, "finished", "outcome"),
+        changed({"background": [1] * 4_097}, "finished", "outcome"),
+        changed({"timedOut": 1}, "finished", "outcome"),
+        changed({"durationMs": 1.5}, "finished", "outcome"),
+        changed({"head": "é"}, "finished", "outcome", "stdout"),
+        changed({"totalBytes": 3}, "finished", "outcome", "stdout"),
+        changed({"tail": "YQ=="}, "finished", "outcome", "stderr"),
+        changed({"file": "x" * 4_097}, "finished", "outcome", "stdout"),
         changed({"progress": {}}),
         changed({"error": {"kind": "busy", "message": ""}}),
         b"{}",
@@ -146,7 +151,7 @@ def changed(change: dict[str, Any], *path: str) -> bytes:
         b'{"progress": {"elapsedSeconds": -1, "outputBytes": 0, "lastLine": "", "queued": false}}',
         b'{"error": {"kind": "other", "message": ""}}',
         b'{"error": {"kind": "busy"}}',
-        b" " * EVENT_LIMIT_BYTES + agent_json.encode_run_event(OUTCOME),
+        b" " * EVENT_LIMIT_BYTES + agent_json.encode_run_event(FINISHED),
     ],
 )
 def test_another_event_is_refused(line: bytes) -> None:
@@ -156,7 +161,7 @@ def test_another_event_is_refused(line: bytes) -> None:
 
 def test_a_stream_carries_no_more_than_a_result_may() -> None:
     large = StreamOutput(b"a" * STREAM_LIMIT_BYTES, b"b", 1 << 20)
-    line = agent_json.encode_run_event(Outcome(0, large, StreamOutput(b""), 0, "/"))
+    line = agent_json.encode_run_event(Finished(Outcome(0, large, StreamOutput(b""), 0, "/"), first=True))
     with pytest.raises(MalformedMessage):
         agent_json.decode_run_event(line)
 
@@ -192,7 +197,7 @@ def test_another_run_request_is_refused(body: bytes) -> None:
     ],
 )
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists).flatmap(
-    lambda value: st.dictionaries(st.sampled_from(["error", "outcome", "kind", "x"]), st.just(value))
+    lambda value: st.dictionaries(st.sampled_from(["error", "finished", "kind", "x"]), st.just(value))
 ))  # fmt: skip
 def test_any_json_is_a_message_or_that_error(decode: Callable[[bytes], Any], value: dict[str, Any]) -> None:
     try:

@@ -32,6 +32,13 @@ OUTCOME: dict[str, Any] = {
     "shellRestarted": False,
     "notes": [],
 }
+
+
+def finished(**changes: object) -> dict[str, Any]:
+    return {"finished": {"outcome": {**OUTCOME, **changes}, "first": True}}
+
+
+FINISHED = finished()
 PROGRESS = {"progress": {"elapsedSeconds": 1, "outputBytes": 1, "lastLine": SECRET, "queued": False}}
 
 Send = Callable[[bytes], object]
@@ -101,17 +108,17 @@ SLOW: dict[str, Behaviour] = {
 LIES: dict[str, Behaviour] = {
     "a redirect": says(head("307 Temporary Redirect", Location="/followed", Content_Length=0)),
     "a reset": resets,
-    "another pod": tells({"accepted": NOBODY}, {"outcome": OUTCOME}),
-    "another boot": tells({"accepted": {**ME, "boot": "f" * 32}}, {"outcome": OUTCOME}),
-    "nothing accepted": tells({"outcome": OUTCOME}),
-    "two outcomes": tells({"accepted": ME}, {"outcome": OUTCOME}, {"outcome": OUTCOME}),
-    "lengths": tells({"accepted": ME}, {"outcome": {**OUTCOME, "stdout": {**EMPTY, "head": "eA=="}}}),
+    "another pod": tells({"accepted": NOBODY}, FINISHED),
+    "another boot": tells({"accepted": {**ME, "boot": "f" * 32}}, FINISHED),
+    "nothing accepted": tells(FINISHED),
+    "two outcomes": tells({"accepted": ME}, FINISHED, FINISHED),
+    "lengths": tells({"accepted": ME}, finished(stdout={**EMPTY, "head": "eA=="})),
     "an unknown event": tells({"accepted": ME}, {SECRET: {}}),
     "another protocol": says(f"220 {SECRET} ESMTP\r\n".encode()),
     "a password": says(head("401 Unauthorized", WWW_Authenticate="Basic", Content_Length=0)),
 }
 HONEST = "honest"
-BEHAVIOURS = {**FLOODS, **SLOW, **LIES, HONEST: tells({"accepted": ME}, {"outcome": OUTCOME})}
+BEHAVIOURS = {**FLOODS, **SLOW, **LIES, HONEST: tells({"accepted": ME}, FINISHED)}
 
 
 class Agent(StreamRequestHandler):

@@ -180,7 +180,6 @@ def test_a_session_lives_from_its_claim_to_its_end(world: World, account: str) -
         lambda pod: writes.claim(pod, WHO, NOW),
         lambda pod: writes.activate(pod, NOW),
         lambda pod: writes.stamp(pod, datetime.now(UTC)),
-        lambda pod: writes.started(pod, NOW),
         lambda pod: writes.retire(pod, "DELETE"),
     ):
         eventually(partial(written, server, name, write))

@@ -1,6 +1,7 @@
 """The life of sandbox pods: which stay, which retire, which are made."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,6 +26,7 @@ CLOSED = PoolPolicy(
 )
 READY = {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T23:00:00Z"}]}
 UNSCHEDULABLE = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
+CLAIMING = {names.LABEL_SESSION_ID: "s", names.LABEL_STATE: "claiming"}
 CLAIMED = {names.LABEL_SESSION_ID: "s", names.LABEL_STATE: "active"}
 RETIRING = {names.LABEL_STATE: "retiring"}
 
@@ -176,6 +178,15 @@ def test_claimed_pods_do_not_count_for_the_pool() -> None:
     result = plan(pod("0", labels=CLAIMED, active=timedelta()), pod("1"))
     assert result.slots == [2]
     assert result.ready == 1
+
+
+def test_a_warm_pod_is_replaced_when_its_claim_is_decided_or_takes_too_long() -> None:
+    just_now = plan(pod("0", labels=CLAIMING, active=timedelta(seconds=1)), pod("1"))
+    assert (just_now.slots, just_now.next_check) == ([], NOW + timedelta(seconds=4))
+    assert plan(pod("0", labels=CLAIMING, active=timedelta(seconds=5)), pod("1")).slots == [2]
+    assert plan(pod("0", labels=CLAIMED, active=timedelta(seconds=1)), pod("1")).slots == [2]
+    on_demand = replace(pod(labels=CLAIMING, active=timedelta()), name="cli-mcp-demo-s-0123456789-0")
+    assert plan(on_demand, pod("1")).slots == [0], "not one of the pool's"
 
 
 def test_new_pods_take_the_lowest_names_that_nobody_has() -> None:

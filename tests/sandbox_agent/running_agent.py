@@ -28,6 +28,7 @@ from cli_mcp.agent_api import (
     RUN_PATH,
     CancelRequest,
     Failure,
+    Finished,
     RunEvent,
     RunRequest,
     ToolResult,
@@ -187,8 +188,8 @@ class SignedClient:
 
     async def run(self, command: str, timeout_seconds: float = 20, **claims: Any) -> Outcome:
         event = await self.last_event(command, timeout_seconds, **claims)
-        assert isinstance(event, Outcome), event
-        return event
+        assert isinstance(event, Finished), event
+        return event.outcome
 
     async def last_event(self, command: str, timeout_seconds: float = 20, **claims: Any) -> RunEvent:
         return [event async for event in self.events(command, timeout_seconds, **claims)][-1]

@@ -23,12 +23,13 @@ from cli_mcp.agent_api import (
     AgentIdentity,
     Failure,
     FailureKind,
+    Finished,
     RefusalKind,
     RunRequest,
     ToolResult,
 )
 from cli_mcp.agent_json import decode_health, decode_refusal, encode_run_request
-from cli_mcp.execution import Outcome, Progress, SandboxUnavailable
+from cli_mcp.execution import Progress, SandboxUnavailable
 from sandbox_agent import calls, isolation_test, main, pid_one
 from sandbox_agent.agent import Agent, AgentOptions, NotIsolated
 from sandbox_agent.isolation_test import Endpoint, Probes
@@ -57,9 +58,10 @@ async def client(agent: RunningAgent) -> AsyncIterator[SignedClient]:
 
 async def test_a_command_runs_in_a_shell_that_stays(client: SignedClient) -> None:
     events = [event async for event in client.events("cd /tmp; export A=1; echo out; echo err >&2; (exit 3)")]
-    accepted, outcome = events
+    accepted, finished = events
     assert accepted == Accepted(AgentIdentity(POD_UID, client.boot))
-    assert isinstance(outcome, Outcome)
+    assert isinstance(finished, Finished)
+    outcome = finished.outcome
     assert (outcome.exit_code, outcome.stdout.head, outcome.stderr.head) == (3, b"out\n", b"err\n")
     assert await client.out('echo "$A $PWD"') == "1 /tmp\n"
 
@@ -196,11 +198,32 @@ async def test_a_call_whose_connection_stays_away_is_interrupted(client: SignedC
         break
     event = await client.last_event("cat runs", 60)
     assert calls.RECONNECT_SECONDS <= time.monotonic() - began < 30
-    assert isinstance(event, Outcome)
-    assert event.stdout.head == b"began\n"
+    assert isinstance(event, Finished)
+    assert event.outcome.stdout.head == b"began\n"
+    assert event.first, "nobody has an answer of the one before"
     late = await client.last_event(command, 120, jti=jti)
     assert isinstance(late, Failure)
     assert late.kind is FailureKind.INTERRUPTED
+
+
+async def test_the_first_result_that_reaches_a_server_says_that_it_is_the_first(
+    client: SignedClient, agent: RunningAgent
+) -> None:
+    assert isinstance(await client.tool("read_file", path="none"), Failure)
+    jti = secrets.token_hex(16)
+    async for _ in client.events("echo done; sleep 0.3", jti=jti):
+        break  # leaves the connection
+    await asyncio.sleep(0.6)
+    for _ in range(2):
+        event = await client.last_event("echo done; sleep 0.3", jti=jti)
+        assert isinstance(event, Finished) and event.first, "the same answer as often as it is asked for"
+    for result in (await client.last_event("true"), await client.tool("list_directory", path=".")):
+        assert isinstance(result, Finished | ToolResult) and not result.first
+    agent.stop(signal.SIGKILL)
+    agent.start()
+    async with SignedClient(agent) as restarted:
+        event = await restarted.last_event("true")
+        assert isinstance(event, Finished) and not event.first
 
 
 async def test_a_cancelled_call_ends_and_the_shell_goes_on(client: SignedClient) -> None:

@@ -13,8 +13,7 @@ from textwrap import dedent
 
 import pytest
 
-from cli_mcp.agent_api import HEALTH_PATH, Failure
-from cli_mcp.execution import Outcome
+from cli_mcp.agent_api import HEALTH_PATH, Failure, Finished
 from tests.sandbox_agent.running_agent import (
     AS_PID_ONE,
     RunningAgent,
@@ -76,7 +75,7 @@ async def still_works(client: SignedClient) -> None:
     assert health.json()["boot"] == client.boot
     for _ in range(2):
         event = await client.last_event('echo "[$STATE]"', 15)
-        if isinstance(event, Outcome) and event.stdout.head == b"[kept]\n":
+        if isinstance(event, Finished) and event.outcome.stdout.head == b"[kept]\n":
             return
     raise AssertionError(event)
 
@@ -126,7 +125,7 @@ ATTACKS = {
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
 async def test_the_agent_survives(agent: RunningAgent, client: SignedClient, attack: str) -> None:
     event = await client.last_event(f"export PORT={agent.port}\n{attack}", 4)
-    assert isinstance(event, Outcome | Failure)
+    assert isinstance(event, Finished | Failure)
     await still_works(client)
 
 
@@ -219,7 +218,7 @@ async def test_when_all_processes_are_taken_the_agent_answers_and_the_next_comma
                 began = time.monotonic()
                 assert (await client.http.get(HEALTH_PATH)).status_code == 200
                 assert time.monotonic() - began < 3
-            assert isinstance(await bomb, Outcome | Failure)
+            assert isinstance(await bomb, Finished | Failure)
             await still_works(client)
             # A shell that is lost while nothing can be started comes back all the same.
             await client.last_event("for n in {1..80}; do setsid sleep 60 & done; kill -9 $PPID", 4)

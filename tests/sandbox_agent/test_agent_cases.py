@@ -3,8 +3,7 @@
 import asyncio
 import time
 
-from cli_mcp.agent_api import Failure
-from cli_mcp.execution import Outcome
+from cli_mcp.agent_api import Failure, Finished
 from tests.sandbox_agent.running_agent import RunningAgent, SignedClient, agent_directory, free_port
 from tests.shell_cases import Case, Observed, command_of, load_cases, problems
 
@@ -48,16 +47,17 @@ async def observed(client: SignedClient, command: str, timeout_seconds: float) -
     seconds = time.monotonic() - began
     if isinstance(event, Failure):
         return Observed(seconds, is_error=True, tool_error=event.message)
-    assert isinstance(event, Outcome)
+    assert isinstance(event, Finished)
+    outcome = event.outcome
     return Observed(
         seconds,
-        event.exit_code != 0,
-        exit_code=event.exit_code,
-        stdout=event.stdout.head + event.stdout.tail,
-        stderr=event.stderr.head + event.stderr.tail,
-        timed_out=event.timed_out,
-        truncated=event.stdout.truncated or event.stderr.truncated,
-        shell_restarted=event.shell_restarted,
-        background=event.background,
-        output_file=event.stdout.file or event.stderr.file,
+        outcome.exit_code != 0,
+        exit_code=outcome.exit_code,
+        stdout=outcome.stdout.head + outcome.stdout.tail,
+        stderr=outcome.stderr.head + outcome.stderr.tail,
+        timed_out=outcome.timed_out,
+        truncated=outcome.stdout.truncated or outcome.stderr.truncated,
+        shell_restarted=outcome.shell_restarted,
+        background=outcome.background,
+        output_file=outcome.stdout.file or outcome.stderr.file,
     )

@@ -10,7 +10,7 @@ import pytest
 
 from cli_mcp.agent_api import REFUSAL_STATUS, RefusalKind
 from sandbox_agent.http_head import RequestHead
-from sandbox_agent.http_server import Endpoint, HttpLimits, HttpServer, Response, client_of, listen
+from sandbox_agent.http_server import Endpoint, HttpLimits, HttpServer, Pieces, Response, client_of, listen
 from sandbox_agent.refused import Refused
 
 GET = b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -24,6 +24,7 @@ class Echo:
     def __init__(self) -> None:
         self.begun = 0
         self.cancelled = 0
+        self.sent = 0
         self.go_on = asyncio.Event()
 
     def route(self, head: RequestHead) -> Endpoint:
@@ -54,7 +55,7 @@ class Echo:
         return Response(200, "text/plain", b"slow")
 
     async def stream(self, body: bytes) -> Response:
-        return Response(200, "text/plain", self._pieces())
+        return Response(200, "text/plain", Pieces(self._pieces(), self._last), self._count_sent)
 
     async def _pieces(self) -> AsyncGenerator[bytes, None]:
         self.begun += 1
@@ -62,10 +63,15 @@ class Echo:
             yield b"first\n"
             await self.go_on.wait()
             yield b"x" * 1_000
-            yield b"last\n"
         except (asyncio.CancelledError, GeneratorExit):
             self.cancelled += 1
             raise
+
+    async def _last(self) -> bytes:
+        return b"last\n"
+
+    def _count_sent(self) -> None:
+        self.sent += 1
 
     async def no(self, body: bytes) -> Response:
         raise Refused(RefusalKind.UNAUTHORIZED, "no")
@@ -166,6 +172,7 @@ async def test_pieces_of_an_answer_are_sent_as_they_come() -> None:
             await client.reader.readuntil(b"0\r\n\r\n")
             == b"3e8\r\n" + b"x" * 1_000 + b"\r\n5\r\nlast\n\r\n0\r\n\r\n"
         )
+        assert made.application.sent == 1
         await client.send(GET % b"echo")
         assert await client.answer() == (200, b"empty")
 
@@ -236,6 +243,7 @@ async def test_an_answer_ends_when_its_client_is_gone(path: bytes) -> None:
         await asyncio.sleep(0.05)
         client.writer.transport.abort()
         await until(lambda: made.application.cancelled)
+        assert made.application.sent == 0
 
 
 async def test_a_client_that_does_not_read_is_cut_off() -> None:

@@ -24,6 +24,7 @@ from cli_mcp.agent_api import (
     REFUSAL_STATUS,
     Accepted,
     AgentIdentity,
+    Finished,
     Health,
     Refusal,
     RefusalKind,
@@ -40,7 +41,10 @@ POD_UID = "0a4f6b1e-0000-4000-8000-000000000001"
 BOOT = "0123456789abcdef0123456789abcdef"
 OTHER_BOOT = "f" * 32
 AGENT = AgentAddress(POD_UID, "127.0.0.1")
-DONE = Outcome(0, StreamOutput(b"hi\n", total_bytes=3), StreamOutput(b""), duration_ms=3, cwd="/workspace")
+DONE = Finished(
+    Outcome(0, StreamOutput(b"hi\n", total_bytes=3), StreamOutput(b""), duration_ms=3, cwd="/workspace"),
+    first=True,
+)
 
 
 @dataclass
@@ -190,5 +194,5 @@ def client_of(agent: FakeAgent, directory: Path) -> AgentClient:
     return AgentClient(CallSigner(file, "server-pod"), port=agent.port)
 
 
-async def run(client: AgentClient, timeout_seconds: float = 5, agent: AgentAddress = AGENT) -> Outcome:
+async def run(client: AgentClient, timeout_seconds: float = 5, agent: AgentAddress = AGENT) -> Finished:
     return await client.run(agent, "s1", "echo hi", timeout_seconds, lambda progress: None)

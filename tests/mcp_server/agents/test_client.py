@@ -264,11 +264,12 @@ async def test_an_agent_that_cannot_be_told_to_interrupt_does_not_keep_a_call_fr
 
 
 async def test_a_typed_tool_gives_its_object(tmp_path: Path) -> None:
-    result = with_length(200, encode_tool_answer(ToolResult({"entries": ["a"]})))
+    result = with_length(200, encode_tool_answer(ToolResult({"entries": ["a"]}, first=True)))
     failure = with_length(200, encode_tool_answer(Failure(FailureKind.INVALID, "no such file")))
     async with running(FakeAgent(saying(result))) as agent:
         client = client_of(agent, tmp_path)
-        assert await client.call_tool(AGENT, "s1", "list_directory", {}, 5) == {"entries": ["a"]}
+        listed = await client.call_tool(AGENT, "s1", "list_directory", {}, 5)
+        assert listed == ToolResult({"entries": ["a"]}, first=True)
         assert agent.runs[0].path == "/v1/tools/list_directory"
         agent.answer = saying(failure)
         with pytest.raises(ExecutionError, match="no such file"):

@@ -49,8 +49,9 @@ def with_headers(extra: bytes) -> bytes:
 
 
 def with_outcome(**changes: object) -> bytes:
-    fields = json.loads(OUTCOME)["outcome"]
-    return events(json.dumps({"outcome": {**fields, **changes}}).encode() + b"\n")
+    finished = json.loads(OUTCOME)["finished"]
+    finished["outcome"] |= changes
+    return events(json.dumps({"finished": finished}).encode() + b"\n")
 
 
 LIES = {
@@ -97,7 +98,7 @@ LIES = {
     "no JSON": events(SECRET + b"\n"),
     "no UTF-8": events(b'{"progress":"\xff"}\n'),
     "nested without end": events(b"[" * 400_000 + b"\n"),
-    "a number without end": events(b'{"outcome":' + b"9" * 400_000 + b"}\n"),
+    "a number without end": events(b'{"finished":' + b"9" * 400_000 + b"}\n"),
     "an unknown event": events(b'{"hello":{}}\n'),
     "an empty line": events(b"\n", DONE),
     "a line without end": HEAD + b"80000000\r\n" + b"x" * 5_000_000,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lightkube.config.kubeconfig import KubeConfig
 
 from cli_mcp import names
+from cli_mcp.agent_api import Finished, ToolResult
 from cli_mcp.execution import Outcome, ProgressCallback, StreamOutput
 from mcp_server.agents.agent import AgentAddress, AgentUnreachable
 from mcp_server.backend import SessionKey, SessionOutcome
@@ -61,6 +62,7 @@ class Agents:
     interrupted: list[str] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     released: asyncio.Event = field(default_factory=asyncio.Event)
+    answered: set[str] = field(default_factory=set)
     failures: list[Exception] = field(default_factory=list)
     failing_for_ever: bool = False
 
@@ -75,7 +77,7 @@ class Agents:
         command: str,
         timeout_seconds: float,
         on_progress: ProgressCallback,
-    ) -> Outcome:
+    ) -> Finished:
         pod = self._pod(agent)
         labels = pod["metadata"]["labels"]
         if labels.get(names.LABEL_STATE) not in (names.STATE_ACTIVE, names.STATE_RETIRING):
@@ -89,7 +91,8 @@ class Agents:
                 raise self.failures[0] if self.failing_for_ever else self.failures.pop()
             if command == "wait":
                 await self.released.wait()
-            return outcome(agent.pod_uid, shell_restarted=command == "in a new shell")
+            result = outcome(agent.pod_uid, shell_restarted=command == "in a new shell")
+            return Finished(result, self._is_first(agent))
         except asyncio.CancelledError:
             self.interrupted.append(command)
             raise
@@ -103,9 +106,9 @@ class Agents:
         name: str,
         arguments: Mapping[str, object],
         timeout_seconds: float,
-    ) -> Mapping[str, object]:
+    ) -> ToolResult:
         self._pod(agent)
-        return {"name": name, **arguments}
+        return ToolResult({"name": name, **arguments}, self._is_first(agent))
 
     async def wait_ready(self, agent: AgentAddress, deadline: float) -> None:
         while not self.ready(agent):
@@ -115,6 +118,11 @@ class Agents:
 
     def forget(self, pod_uid: str) -> None:
         self.forgotten.append(pod_uid)
+
+    def _is_first(self, agent: AgentAddress) -> bool:
+        is_first = agent.pod_uid not in self.answered
+        self.answered.add(agent.pod_uid)
+        return is_first
 
     def _pod(self, agent: AgentAddress) -> Object:
         for pod in self.world.api.objects("pods", NAMESPACE):

@@ -21,7 +21,8 @@ from tests.mcp_server.cluster.harness import eventually, outcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cli_mcp.execution import Outcome, ProgressCallback
+    from cli_mcp.agent_api import Finished, ToolResult
+    from cli_mcp.execution import ProgressCallback
     from mcp_server.audit import CallRecord
 
 LIMITS = SessionLimits(idle_timeout_seconds=60)
@@ -46,12 +47,12 @@ class Agent:
 
     async def run(
         self, agent: AgentAddress, session_id: str, command: str, timeout: float, report: ProgressCallback
-    ) -> Outcome:
+    ) -> Finished:
         raise NotImplementedError("the tests' own work is done instead")
 
     async def call_tool(
         self, agent: AgentAddress, session_id: str, name: str, arguments: Mapping[str, object], timeout: float
-    ) -> Mapping[str, object]:
+    ) -> ToolResult:
         raise NotImplementedError("the tests' own work is done instead")
 
     def forget(self, pod_uid: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,33 +36,6 @@ async def test_writes_whose_answers_are_lost_make_no_second_pod() -> None:
             assert demo.state_of(key.id).count(names.STATE_ACTIVE) == 1
         assert faults.lost > 10
         assert demo.agents.broken_rules == []
-
-
-@pytest.mark.parametrize("failures", [1, 4])
-async def test_only_one_answer_calls_a_session_new_though_the_beginning_is_hard_to_mark(
-    failures: int,
-) -> None:
-    """The answer waits for a short failure; after a longer one the next call makes the mark."""
-    async with faulty_cluster() as (demo, faults, url):
-        patches = count()  # claiming, active, begun
-        failing = range(2, 2 + failures)
-        faults.refuse = lambda request: (
-            web.Response(status=403) if request.method == "PATCH" and next(patches) in failing else None
-        )
-        one, other = await demo.replica(url), await demo.replica()
-        callers = (one, other) if failures == 1 else (one, one, other)
-        ran = [(await call(replica, session("s1"))).session for replica in callers]
-        assert ran == [SessionState.NEW, *[SessionState.CONTINUED] * (len(callers) - 1)]
-
-
-async def test_a_mark_whose_answer_was_lost_is_not_made_again() -> None:
-    async with faulty_cluster() as (demo, faults, url):
-        patches = count()  # claiming, active, begun
-        faults.lose = lambda request: request.method == "PATCH" and next(patches) == 2
-        replica = await demo.replica(url)
-        for _ in range(2):
-            await call(replica, session("s1"))
-        assert next(patches) == 3
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -40,7 +40,6 @@ def test_a_pod_in_use() -> None:
                 "annotations": {
                     names.ANNOTATION_SESSION_OWNER: "me",
                     names.ANNOTATION_LAST_ACTIVITY: "2026-01-01T00:00:00Z",
-                    names.ANNOTATION_STARTED: "2026-01-01T00:00:00Z",
                 },
                 "ownerReferences": [{"uid": "no"}, {"uid": "yes", "controller": True}],
             },
@@ -72,7 +71,6 @@ def test_a_pod_in_use() -> None:
     )
     assert pod.usable
     assert pod.ready
-    assert pod.started
     assert (pod.owner, pod.session_id, pod.ip, pod.controller_uid) == ("me", "s", "10.0.0.1", "yes")
     assert pod.workspace_claim == "c"
     moment = datetime(2026, 1, 1, tzinfo=UTC)

@@ -57,7 +57,6 @@ SWAP = {"uid": "u", "resourceVersion": "7"}
         ),
         (writes.renew(POD, NOW), {**SWAP, "annotations": {names.ANNOTATION_LAST_ACTIVITY: STAMP}}),
         (writes.stamp(POD, NOW), {"uid": "u", "annotations": {names.ANNOTATION_LAST_ACTIVITY: STAMP}}),
-        (writes.started(POD, NOW), {"uid": "u", "annotations": {names.ANNOTATION_STARTED: STAMP}}),
     ],
 )
 def test_patches(written: Object, metadata: Object) -> None:
