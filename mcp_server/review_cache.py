@@ -1,6 +1,7 @@
 """Authenticates callers by reviews of the API server, asked as rarely as revocation allows.
 
-What was allowed holds for 10 s, what was refused for 2 s. Failures are limited for each client address, but a
+What was allowed holds for 10 s, what was refused for 2 s. Who calls all the time is reviewed again before the
+10 s are over, so that no call of theirs waits for it. Failures are limited for each client address, but a
 token that was good lately passes even so: many callers may share an address with a bad one.
 """
 
@@ -28,6 +29,8 @@ from mcp_server.failure_limit import FailureLimit
 from mcp_server.reviews import Reviewer
 
 ALLOWED_SECONDS = 10.0
+AGAIN_SECONDS = 6.0
+"""After what part of these a call has its caller reviewed again, without waiting for it."""
 REFUSED_SECONDS = 2.0
 # A token that was good this lately is reviewed also when its client's address has failed too often.
 KNOWN_SECONDS = 3600.0
@@ -64,6 +67,9 @@ class ExpiringCache(Generic[K, V]):
         if len(self._entries) > self._size:
             self._entries.popitem(last=False)
 
+    def drop(self, key: K) -> None:
+        self._entries.pop(key, None)
+
     def __len__(self) -> int:
         return len(self._entries)
 
@@ -74,6 +80,12 @@ class _Key:
 
     digest: bytes
     action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    caller: Caller
+    asked_at: float
 
 
 Verdict = Caller | AuthenticationError
@@ -96,7 +108,7 @@ class ReviewAuthenticator:
         self._monotonic = monotonic
         self._wall = wall
         # Apart, so that nobody can push out what was allowed by what is refused.
-        self._allowed: ExpiringCache[_Key, Caller] = ExpiringCache(ENTRIES)
+        self._allowed: ExpiringCache[_Key, _Allowed] = ExpiringCache(ENTRIES)
         self._refused: ExpiringCache[_Key, AuthenticationError] = ExpiringCache(ENTRIES)
         self._known: ExpiringCache[bytes, bool] = ExpiringCache(ENTRIES)
         self._failures = FailureLimit()
@@ -110,22 +122,27 @@ class ReviewAuthenticator:
         if len(token) > MAX_TOKEN_CHARACTERS or not _TOKEN.fullmatch(token):
             raise Unauthenticated("This is no token of Kubernetes. `kubectl create token` makes one.")
         key = _Key(hashlib.sha256(token.encode()).digest(), action)
-        verdict = self._cached(key)
+        verdict = self._cached(key, token)
         if verdict is None:
             verdict = await asyncio.shield(self._review(key, token, client_address))
         if isinstance(verdict, Caller):
             return verdict
         raise type(verdict)(*verdict.args)
 
-    def _cached(self, key: _Key) -> Verdict | None:
+    def _cached(self, key: _Key, token: str) -> Verdict | None:
         now = self._monotonic()
-        verdict = self._allowed.get(key, now) or self._refused.get(key, now)
-        if verdict is not None:
-            self._on_verdict("cached")
-        return verdict
+        allowed, refused = self._allowed.get(key, now), self._refused.get(key, now)
+        if allowed is None and refused is None:
+            return None
+        self._on_verdict("cached")
+        if allowed is None:
+            return refused
+        if now - allowed.asked_at >= AGAIN_SECONDS and key not in self._pending:
+            self._start(key, token, None)
+        return allowed.caller
 
     def _review(self, key: _Key, token: str, address: str) -> asyncio.Task[Verdict]:
-        """One at a time for each token and action. Raises TooManyFailures."""
+        """Raises TooManyFailures."""
         if (pending := self._pending.get(key)) is not None:
             return pending
         now = self._monotonic()
@@ -133,7 +150,11 @@ class ReviewAuthenticator:
         if limited and not self._failures.take(address, now):
             self._on_verdict("limited")
             raise TooManyFailures("Too many tokens from your address were refused. Try again in a minute.")
-        task = asyncio.get_running_loop().create_task(self._ask(key, token, address if limited else None))
+        return self._start(key, token, address if limited else None)
+
+    def _start(self, key: _Key, token: str, address: str | None) -> asyncio.Task[Verdict]:
+        """A review, one at a time for each token and action; `address` has been charged for its failure."""
+        task = asyncio.get_running_loop().create_task(self._ask(key, token, address))
         self._pending[key] = task
         task.add_done_callback(lambda _: self._pending.pop(key, None))
         return task
@@ -145,6 +166,7 @@ class ReviewAuthenticator:
                 caller = await self._reviewer.review(token, key.action)
         except (Unauthenticated, Forbidden) as error:
             self._on_verdict("refused")
+            self._allowed.drop(key)
             self._refused.put(key, error.with_traceback(None), self._monotonic() + REFUSED_SECONDS)
             return error
         except (AuthenticationUnavailable, TimeoutError) as error:
@@ -154,7 +176,9 @@ class ReviewAuthenticator:
         self._on_verdict("allowed")
         self._give_back(address)
         self._known.put(key.digest, True, asked_at + KNOWN_SECONDS)
-        self._allowed.put(key, caller, asked_at + min(ALLOWED_SECONDS, seconds_left(token, wall)))
+        self._allowed.put(
+            key, _Allowed(caller, asked_at), asked_at + min(ALLOWED_SECONDS, seconds_left(token, wall))
+        )
         return caller
 
     def _give_back(self, address: str | None) -> None:

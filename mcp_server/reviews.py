@@ -4,6 +4,7 @@ The right is `climcpinstances/mcp`, a subresource that exists in RBAC alone: cre
 session, get to read metrics. https://kubernetes.io/docs/reference/access-authn-authz/authentication/
 """
 
+import asyncio
 import json
 import logging
 from collections.abc import Mapping
@@ -49,11 +50,13 @@ class SelfReviews:
     async def review(self, token: str, action: Action) -> Caller:
         """See Reviewer."""
         api = self._api.with_token(token)
-        answer = await _ask(api, _AUTHENTICATION, "SelfSubjectReview")
-        caller = caller_of(_member(answer, "status", "userInfo"))
         spec = {"resourceAttributes": resource_attributes(self._namespace, self._instance, action)}
-        answer = await _ask(api, _AUTHORIZATION, "SelfSubjectAccessReview", spec)
-        check_allowed(_member(answer, "status"), action, self._namespace, self._instance)
+        who, may = await asyncio.gather(
+            _ask(api, _AUTHENTICATION, "SelfSubjectReview"),
+            _ask(api, _AUTHORIZATION, "SelfSubjectAccessReview", spec),
+        )
+        caller = caller_of(_member(who, "status", "userInfo"))
+        check_allowed(_member(may, "status"), action, self._namespace, self._instance)
         return caller
 
 

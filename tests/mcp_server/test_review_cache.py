@@ -70,13 +70,38 @@ class World:
 
 async def test_what_was_allowed_holds_for_ten_seconds() -> None:
     world = World()
-    for world.now in (0, 5, 9.9):
+    for world.now in (0, 5, 5.9):
         assert await world.ask() == "good"
+    await asyncio.sleep(0)
     assert len(world.reviewer.asked) == 1
     world.now = 10
     world.reviewer.answers[GOOD] = Unauthenticated("revoked")
     assert await world.ask() is Unauthenticated
     assert world.verdicts == ["allowed", "cached", "cached", "refused"]
+
+
+async def test_who_calls_all_the_time_never_waits_for_a_review() -> None:
+    world = World()
+    await world.ask()
+    world.reviewer.hold = asyncio.Event()
+    for world.now in (6, 6, 9.9):
+        assert await world.ask() == "good"
+        await asyncio.sleep(0)
+    assert len(world.reviewer.asked) == 2, "one at a time"
+    world.reviewer.hold.set()
+    await asyncio.sleep(0)
+    world.now = 15.9
+    assert await world.ask() == "good", "ten seconds from when the second was asked"
+
+
+async def test_a_caller_who_was_revoked_is_out_as_soon_as_a_review_says_so() -> None:
+    world = World()
+    await world.ask()
+    world.reviewer.answers[GOOD] = Unauthenticated("revoked")
+    world.now = 6
+    assert await world.ask() == "good"
+    await asyncio.sleep(0)
+    assert await world.ask() is Unauthenticated
 
 
 async def test_what_was_refused_holds_for_two_seconds() -> None:
