@@ -45,7 +45,8 @@ ENDED_BY_DELETE = "DELETE"
 
 
 class SessionPods:
-    """`stale` says why what the watches show cannot be trusted; "" when it can."""
+    """`stale` says why what the watches show cannot be trusted; "" when it can. `on_claim` hears of each warm
+    pod that is about to be claimed."""
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class SessionPods:
         activity: Activity,
         workspaces: Workspaces,
         stale: Callable[[], str],
+        on_claim: Callable[[SandboxPod], None],
         now: Callable[[], datetime],
     ) -> None:
         self._store = store
@@ -65,6 +67,7 @@ class SessionPods:
         self._activity = activity
         self._workspaces = workspaces
         self._stale = stale
+        self._on_claim = on_claim
         self._now = now
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -143,6 +146,7 @@ class SessionPods:
             case Retire(pod):
                 await self._retire(pod)
             case Claim(pod):
+                self._on_claim(pod)
                 await self._claim(pod, search)
             case Create(name, workspace):
                 await self._create(name, workspace, search)

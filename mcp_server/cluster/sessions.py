@@ -39,6 +39,7 @@ STALE_SECONDS = 30.0
 """News older than this is not good enough for claiming or making a pod."""
 _ATTEMPTS = 3
 _HOLD_LOOK_SECONDS = 1.0
+_MEET_SECONDS = 5.0
 
 R = TypeVar("R", Finished, ToolResult)
 
@@ -94,8 +95,10 @@ class PodSessions:
             self._activity,
             self._workspaces,
             self._stale_because,
+            self._meet_meanwhile,
             now,
         )
+        self._meetings: set[asyncio.Task[None]] = set()
         self._commands = Commands(
             agent,
             self._cache,
@@ -183,6 +186,18 @@ class PodSessions:
                     raise error from None
         assert error is not None
         raise error
+
+    def _meet_meanwhile(self, pod: SandboxPod) -> None:
+        """While a warm pod is claimed, get to know its agent, which the first command would wait for."""
+        meeting = asyncio.create_task(self._meet(AgentAddress(pod.uid, pod.ip)))
+        self._meetings.add(meeting)
+        meeting.add_done_callback(self._meetings.discard)
+
+    async def _meet(self, agent: AgentAddress) -> None:
+        try:
+            await self._agent.wait_ready(agent, asyncio.get_running_loop().time() + _MEET_SECONDS)
+        except ExecutionError:
+            return  # the command says so itself if it comes to that
 
     async def _hold(self, session: SessionKey) -> None:
         """Keep whatever pod the session has, for ever."""

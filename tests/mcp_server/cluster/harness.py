@@ -62,6 +62,7 @@ class Agents:
     interrupted: list[str] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     released: asyncio.Event = field(default_factory=asyncio.Event)
+    met: list[str] = field(default_factory=list)
     answered: set[str] = field(default_factory=set)
     failures: list[Exception] = field(default_factory=list)
     failing_for_ever: bool = False
@@ -111,6 +112,7 @@ class Agents:
         return ToolResult({"name": name, **arguments}, self._is_first(agent))
 
     async def wait_ready(self, agent: AgentAddress, deadline: float) -> None:
+        self.met.append(agent.pod_uid)
         while not self.ready(agent):
             if asyncio.get_running_loop().time() >= deadline:
                 raise AgentUnreachable("not ready")

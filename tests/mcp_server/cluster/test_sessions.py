@@ -302,6 +302,15 @@ class TestAgents:
         with pytest.raises(SessionEnded, match=r"Evicted: the disk is full"):
             await call(server, session("s"))
 
+    async def test_an_agent_is_met_while_its_pod_is_claimed_and_a_claim_does_not_wait_for_it(
+        self, demo: Cluster, server: PodSessions
+    ) -> None:
+        demo.agents.ready = lambda agent: False
+        first = await asyncio.wait_for(call(server, session("s")), 2)
+        assert demo.agents.met == [pod_of(first)]
+        await call(server, session("s"))
+        assert demo.agents.met == [pod_of(first)]
+
     async def test_typed_tools_are_called_in_the_sessions_pod(
         self, demo: Cluster, server: PodSessions
     ) -> None:
