@@ -22,8 +22,9 @@ from hooks.workspaces import WorkspacePlan
 STUCK_AFTER = timedelta(minutes=5)
 MIN_IDLE_MARGIN = timedelta(seconds=60)
 CLAIM_TIME = timedelta(seconds=5)
-"""For as long a warm pod that is being claimed still counts as one. A claim takes a fraction of a second, in
-which the start of its successor would compete with it; when it breaks off, the pod is replaced after this."""
+"""For as long a warm pod that is being claimed still counts as one, so that its claim, which takes a fraction
+of a second, need not compete with the start of its successor. Its decision is the next event; a claim that
+breaks off has none, and the pod is replaced after this."""
 MAX_NEW_PODS_PER_SYNC = 100
 """Metacontroller makes them one after the other; the next sync, soon after, asks for the rest."""
 
@@ -53,7 +54,7 @@ class PoolPlan:
     children: list[Manifest]
     slots: list[int]
     ready: int
-    """Unclaimed pods of the current template that are ready."""
+    """Warm pods of the current template that are ready."""
     stuck: list[str] = field(default_factory=list)
     unschedulable: list[str] = field(default_factory=list)
     missing_images: list[str] = field(default_factory=list)
@@ -120,22 +121,22 @@ def plan_pool(
     if policy.replaceable:
         retire |= _surplus(warm, policy.size)
         warm = [pod for pod in warm if pod.name not in retire]
-    claims = [last_activity(pod, now) + CLAIM_TIME for pod in keep if _is_claimed_now(pod, prefix)]
-    pending = [end for end in claims if end > now]
-    missing = max(0, policy.size - len(warm) - len(pending)) if policy.replaceable else 0
+    claims = list(_open_claims(keep, prefix, now))
+    counted = [*warm, *(pod for pod, _ in claims)]
+    missing = max(0, policy.size - len(counted)) if policy.replaceable else 0
     children, unreadable = _echoes(pods, retire)
     ours = [pod for pod in pods if pod.role is not Role.FOREIGN]
     return PoolPlan(
         children=children,
         slots=list(_free_slots(pods, workspaces, prefix, min(missing, MAX_NEW_PODS_PER_SYNC))),
-        ready=sum(pod.ready for pod in warm if pod.pool_hash == policy.pool_hash),
+        ready=sum(pod.ready for pod in counted if pod.pool_hash == policy.pool_hash),
         stuck=[pod.name for pod in pods if pod.name in retire and _is_stuck(pod, policy, now)],
         unschedulable=[pod.name for pod in warm if pod.unschedulable],
         missing_images=sorted({image for pod in warm for image in pod.missing_images}),
         not_isolated=[pod.name for pod in ours if pod.isolation_failed],
         unreadable=unreadable,
         foreign=[pod.name for pod in pods if pod.role is Role.FOREIGN],
-        next_check=min((*checks, *pending), default=None),
+        next_check=min((*checks, *(until for _, until in claims)), default=None),
     )
 
 
@@ -146,8 +147,14 @@ def _due(pod: SandboxPod, policy: PoolPolicy, workspaces: WorkspacePlan, now: da
     return min((due for due in dues if due is not None), default=None)
 
 
-def _is_claimed_now(pod: SandboxPod, prefix: str) -> bool:
-    return pod.role is Role.CLAIMED and pod.claiming and _slot(pod.name, prefix) is not None
+def _open_claims(
+    pods: Iterable[SandboxPod], prefix: str, now: datetime
+) -> Iterator[tuple[SandboxPod, datetime]]:
+    """Pods of the pool whose claim is not decided yet, and until when they count as warm."""
+    for pod in pods:
+        until = last_activity(pod, now) + CLAIM_TIME
+        if pod.role is Role.CLAIMED and pod.claiming and _slot(pod.name, prefix) is not None and until > now:
+            yield pod, until
 
 
 def _is_stuck(pod: SandboxPod, policy: PoolPolicy, now: datetime) -> bool:

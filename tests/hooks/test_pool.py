@@ -182,7 +182,8 @@ def test_claimed_pods_do_not_count_for_the_pool() -> None:
 
 def test_a_warm_pod_is_replaced_when_its_claim_is_decided_or_takes_too_long() -> None:
     just_now = plan(pod("0", labels=CLAIMING, active=timedelta(seconds=1)), pod("1"))
-    assert (just_now.slots, just_now.next_check) == ([], NOW + timedelta(seconds=4))
+    assert (just_now.slots, just_now.ready) == ([], 2)
+    assert just_now.next_check == NOW + timedelta(seconds=4)
     assert plan(pod("0", labels=CLAIMING, active=timedelta(seconds=5)), pod("1")).slots == [2]
     assert plan(pod("0", labels=CLAIMED, active=timedelta(seconds=1)), pod("1")).slots == [2]
     on_demand = replace(pod(labels=CLAIMING, active=timedelta()), name="cli-mcp-demo-s-0123456789-0")
