@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import requests
 
 from tests.e2e_local.conftest import USERS
 from tests.e2e_local.harness import Answer, Server, running
+from tests.path_escapes import ESCAPES
 
 GROUPS = ("bash", "files", "processes")
 
@@ -38,44 +38,6 @@ def test_files_are_written_read_listed_moved_and_deleted(server: Server) -> None
     assert server.tool("files", "delete_file", path="lib").is_error
     ok(server.tool("files", "delete_file", path="lib", recursive=True))
     assert server.tool("files", "read_file", path="lib/app.py").is_error
-
-
-# What a shell in the sandbox makes, and what a tool is asked for then. None of it may work.
-ESCAPES: list[tuple[str, str, dict[str, Any]]] = [
-    ("true", "read_file", {"path": "/etc/passwd"}),
-    ("true", "read_file", {"path": "../etc/passwd"}),
-    ("true", "read_file", {"path": "/workspace/../etc/passwd"}),
-    ("true", "read_file", {"path": "/proc/self/environ"}),
-    ("true", "read_file", {"path": "a\0b"}),
-    ("true", "read_file", {"path": "x" * 5000}),
-    ("true", "list_directory", {"path": "/"}),
-    ("true", "list_directory", {"path": ".."}),
-    ("true", "write_file", {"path": "/tmp/escaped", "content": "x"}),
-    ("true", "write_file", {"path": "x" * 256, "content": "x"}),
-    ("ln -sfn /etc/passwd l", "read_file", {"path": "l"}),
-    ("ln -sfn ../etc/passwd l", "read_file", {"path": "l"}),
-    ("ln -sfn /proc/self/root l", "read_file", {"path": "l/etc/passwd"}),
-    ("ln -sfn /proc/1/root l", "list_directory", {"path": "l"}),
-    ("ln -sfn /proc/self/fd/0 l", "read_file", {"path": "l"}),
-    ("ln -sfn /tmp l", "write_file", {"path": "l/escaped", "content": "x"}),
-    ("ln -sfn /tmp/escaped l", "write_file", {"path": "l", "content": "x"}),
-    ("ln -sfn /tmp/escaped l", "write_file", {"path": "l", "content": "x", "atomic": False}),
-    ("ln -sfn /tmp l; touch f", "move_file", {"source": "f", "destination": "l/escaped"}),
-    ("ln -sfn /tmp l; touch /tmp/kept", "move_file", {"source": "l/kept", "destination": "stolen"}),
-    ("ln -sfn /tmp l; touch /tmp/kept", "delete_file", {"path": "l/kept"}),
-    ("true", "delete_file", {"path": "/workspace", "recursive": True}),
-    ("true", "delete_file", {"path": ".", "recursive": True}),
-    ("true", "tail_log", {"path": "/etc/passwd"}),
-    ("ln -sfn /etc/passwd l", "tail_log", {"path": "l"}),
-    ("ln -sfn /tmp l", "process_start", {"command": "touch escaped", "cwd": "l"}),
-    ("true", "process_start", {"command": "touch escaped", "cwd": "/tmp"}),
-    ("ln -sfn /tmp l", "shell_exec", {"command": "touch escaped", "cwd": "l"}),
-    ("true", "shell_exec", {"command": "touch escaped", "cwd": "/tmp"}),
-    ("true", "shell_exec", {"command": "touch escaped", "cwd": "../tmp"}),
-    ("rm -f f; mkfifo f", "read_file", {"path": "f"}),
-    ("rm -f f; mkfifo f", "write_file", {"path": "f", "content": "x"}),
-    ("rm -f f; mkfifo f", "tail_log", {"path": "f", "follow": 1}),
-]
 
 
 def test_no_path_leads_out_or_holds_up_a_call(server: Server) -> None:
