@@ -25,6 +25,7 @@ _SCALARS = {_YAML + kind for kind in ("bool", "float", "int", "null", "str")}
 # Kubernetes reads YAML as JSON, which has no dates: they stay text.
 _TIMESTAMP = _YAML + "timestamp"
 _MERGE = _YAML + "merge"
+_LISTS = ("List", f"{KIND}List")
 
 
 class UnreadableYaml(ValueError):
@@ -52,9 +53,23 @@ class Document:
     def is_instance(self) -> bool:
         return isinstance(self.data, dict) and self.data.get("kind") == KIND
 
+    def objects(self) -> list["Document"]:
+        """Those of a list, as `kubectl get -o yaml` prints one; of another document it alone."""
+        if not isinstance(self.data, dict) or self.data.get("kind") not in _LISTS:
+            return [self]
+        items = self.data.get("items")
+        if not isinstance(items, list):
+            return [self]
+        lines: list[dict[Path, int]] = [{} for _ in items]
+        for path, line in self.lines.items():
+            match path:
+                case ("items", int(index), *rest):
+                    lines[index][tuple(rest)] = line
+        return [Document(item, its) for item, its in zip(items, lines, strict=True)]
+
 
 def load_documents(text: str) -> list[Document]:
-    """All documents but the empty ones. Raises UnreadableYaml."""
+    """All documents but the empty ones; of a list its items. Raises UnreadableYaml."""
     if len(text.encode(errors="surrogatepass")) > MAX_TEXT_BYTES:
         raise UnreadableYaml(f"more than {MAX_TEXT_BYTES} bytes; the cluster takes no object of that size")
     loader: yaml.SafeLoader | None = None
@@ -67,7 +82,7 @@ def load_documents(text: str) -> list[Document]:
             reader = _Reader(loader)
             data = reader.read(node, ())
             if data is not None:
-                documents.append(Document(data, reader.lines))
+                documents += Document(data, reader.lines).objects()
         return documents
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark

@@ -4,6 +4,7 @@ import io
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -52,6 +53,21 @@ def test_every_problem_is_a_line_with_file_line_and_field(
         f"{file}:6: spec.sandbx: is not a field; did you mean sandbox?",
         f"{file}:10: spec.proxy.targets[0].domains[0]: {endpoint.MEANING}",
     ]
+
+
+def test_what_kubectl_prints_of_several_instances_is_checked_one_by_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = "".join("- " + indent(text, "  ").lstrip() for text in (GOOD, BAD, "kind: Secret\n"))
+    file = written(tmp_path, f"apiVersion: v1\nkind: List\nitems:\n{items}")
+    status, lines, _ = run(capsys, file)
+    assert (status, [line.partition(": ")[0] for line in lines]) == (1, [f"{file}:18", f"{file}:22"])
+    file = written(tmp_path, f"apiVersion: v1\nkind: List\nitems:\n- {indent(GOOD, '  ').lstrip()}")
+    assert run(capsys, file) == (0, [f"{file}: valid"], "")
+    status, lines, _ = run(capsys, written(tmp_path, "apiVersion: v1\nkind: List\nitems: []\n"))
+    assert status == 1 and "empty" in lines[0]
+    status, lines, _ = run(capsys, written(tmp_path, "apiVersion: v1\nkind: List\nitems: 1\n"))
+    assert status == 1
 
 
 def test_all_files_and_documents_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
