@@ -152,9 +152,10 @@ def _open_claims(
 ) -> Iterator[tuple[SandboxPod, datetime]]:
     """Pods of the pool whose claim is not decided yet, and until when they count as warm."""
     for pod in pods:
-        until = last_activity(pod, now) + CLAIM_TIME
-        if pod.role is Role.CLAIMED and pod.claiming and _slot(pod.name, prefix) is not None and until > now:
-            yield pod, until
+        if pod.role is Role.CLAIMED and pod.claiming and _slot(pod.name, prefix) is not None:
+            until = last_activity(pod, now) + CLAIM_TIME
+            if until > now:
+                yield pod, until
 
 
 def _is_stuck(pod: SandboxPod, policy: PoolPolicy, now: datetime) -> bool:

@@ -23,6 +23,7 @@ from sandbox_agent.tools.toolbox import Toolbox
 
 POD_UID_VARIABLE = "CLI_MCP_POD_UID"
 _CLOSE_SECONDS = 3.0
+_LEAVE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _LOST = (
     "The sandbox's container was started again since the last result. Background processes are gone, and so "
     "is what a command that was cut off had changed in the shell. Files and the state before it are there."
@@ -116,8 +117,9 @@ class Agent:
 
 
 def _leave_word(path: Path) -> None:
-    """For the agent after a restart of the container."""
+    """For the agent after a restart of the container. The sandbox can put anything in the way: no link is
+    followed, and no FIFO waited for."""
     try:
-        path.touch()
+        os.close(os.open(path, _LEAVE_FLAGS, 0o600))
     except OSError:
-        pass  # the disk is full: that agent will not know what this one did
+        pass  # that, or the disk is full: the next agent will not know what this one did

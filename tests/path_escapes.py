@@ -1,6 +1,10 @@
 """Paths that lead out of the workspace, for whoever calls typed tools in a real sandbox."""
 
+import time
+from collections.abc import Callable
 from typing import Any
+
+from tests.e2e_local.harness import Answer
 
 # What a shell in the sandbox makes, and what a tool is asked for then. None of it may work.
 ESCAPES: list[tuple[str, str, dict[str, Any]]] = [
@@ -38,3 +42,15 @@ ESCAPES: list[tuple[str, str, dict[str, Any]]] = [
     ("rm -f f; mkfifo f", "write_file", {"path": "f", "content": "x"}),
     ("rm -f f; mkfifo f", "tail_log", {"path": "f", "follow": 1}),
 ]
+
+
+def try_to_escape(bash: Callable[[str], Answer], tool: Callable[..., Answer]) -> None:
+    """In one session; no path leads out of it, or holds up a call."""
+    for setup, name, arguments in ESCAPES:
+        bash(f"cd; {setup}")
+        began = time.monotonic()
+        answer = tool(name, **arguments)
+        assert answer.is_error, (setup, name, arguments, answer.text)
+        assert "root:x:" not in answer.text
+        assert time.monotonic() - began < 20
+    assert bash("ls -A /tmp; ls stolen").stdout == "kept\n"

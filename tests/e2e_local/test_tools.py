@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import requests
 
 from tests.e2e_local.conftest import USERS
 from tests.e2e_local.harness import Answer, Server, running
-from tests.path_escapes import ESCAPES
+from tests.path_escapes import try_to_escape
 
 GROUPS = ("bash", "files", "processes")
 
@@ -41,14 +42,7 @@ def test_files_are_written_read_listed_moved_and_deleted(server: Server) -> None
 
 
 def test_no_path_leads_out_or_holds_up_a_call(server: Server) -> None:
-    for setup, tool, arguments in ESCAPES:
-        server.call("escape", f"cd; {setup}")
-        started = time.monotonic()
-        answer = server.tool("escape", tool, **arguments)
-        assert answer.is_error, (setup, tool, arguments, answer.text)
-        assert "root:x:" not in answer.text
-        assert time.monotonic() - started < 20
-    assert server.call("escape", "ls -A /tmp; ls stolen").stdout == "kept\n"
+    try_to_escape(partial(server.call, "escape"), partial(server.tool, "escape"))
 
 
 def test_hard_links_to_what_is_outside_cannot_be_made(server: Server) -> None:

@@ -226,6 +226,18 @@ async def test_the_first_result_that_reaches_a_server_says_that_it_is_the_first(
         assert isinstance(event, Finished) and not event.first
 
 
+@pytest.mark.parametrize("trap", ["ln -s {elsewhere} {word}", "mkfifo {word}"])
+async def test_what_lies_in_the_way_of_the_agents_word_is_neither_followed_nor_waited_for(
+    client: SignedClient, agent: RunningAgent, trap: str
+) -> None:
+    elsewhere = agent.workspace / "elsewhere"
+    word = agent.directory / "state" / "answered"
+    assert word.parent.is_dir()
+    await client.run(trap.format(elsewhere=elsewhere, word=word))
+    assert await client.out("echo well") == "well\n"
+    assert not elsewhere.exists()
+
+
 async def test_a_cancelled_call_ends_and_the_shell_goes_on(client: SignedClient) -> None:
     jti = secrets.token_hex(16)
     await client.run("A=kept")
