@@ -54,9 +54,13 @@ class Instance(Cluster):
 
     def create(self, spec: Object, rules: Sequence[Object] = READ_CONFIG_MAPS) -> None:
         """The instance with small requests, and before it the Secrets that it needs."""
+        self.make_secrets(rules)
+        self.apply(merged(SMALL, spec))
+
+    def make_secrets(self, rules: Sequence[Object] = READ_CONFIG_MAPS) -> None:
+        """The server's certificate, and the credential that the proxy holds."""
         self.make_server_certificate()
         self.make_kubeconfig(self.make_identity(INVESTIGATOR, rules))
-        self.apply(merged(SMALL, spec))
 
     def make_server_certificate(self, validity: timedelta = VALIDITY) -> None:
         made = server_certificate(self.service_name, validity)
