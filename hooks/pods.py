@@ -51,6 +51,8 @@ class SandboxPod:
     """Those that the node cannot get."""
     claiming: bool
     """A server has reserved it for a session and is about to decide whether that gets it."""
+    claimed_at: datetime | None
+    """When a server reserved it, by that server's clock."""
     isolation_failed: bool
     """Its last test of that has failed; one that is ready has passed it since."""
 
@@ -79,6 +81,7 @@ def observe_pod(manifest: Manifest, parent: Parent) -> SandboxPod:
         unschedulable=scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable",
         missing_images=tuple(_missing_images(status)),
         claiming=labels.get(names.LABEL_STATE) == names.STATE_CLAIMING,
+        claimed_at=parse_time((metadata.get("annotations") or {}).get(names.ANNOTATION_CLAIMED_AT)),
         isolation_failed=not is_ready and _isolation_failed(status),
     )
 

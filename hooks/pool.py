@@ -25,6 +25,9 @@ CLAIM_TIME = timedelta(seconds=5)
 """For as long a warm pod that is being claimed still counts as one, so that its claim, which takes a fraction
 of a second, need not compete with the start of its successor. Its decision is the next event; a claim that
 breaks off has none, and the pod is replaced after this."""
+FIRST_COMMAND_TIME = timedelta(seconds=1)
+"""For as long after its claim it counts as one even when that is decided, so that the session's first command
+need not compete with the successor either. Half the pool at most: one that empties fast is filled at once."""
 MAX_NEW_PODS_PER_SYNC = 100
 """Metacontroller makes them one after the other; the next sync, soon after, asks for the rest."""
 
@@ -121,7 +124,7 @@ def plan_pool(
     if policy.replaceable:
         retire |= _surplus(warm, policy.size)
         warm = [pod for pod in warm if pod.name not in retire]
-    claims = list(_open_claims(keep, prefix, now))
+    claims = _fresh_claims(keep, prefix, policy.size, now)
     counted = [*warm, *(pod for pod, _ in claims)]
     missing = max(0, policy.size - len(counted)) if policy.replaceable else 0
     children, unreadable = _echoes(pods, retire)
@@ -147,15 +150,23 @@ def _due(pod: SandboxPod, policy: PoolPolicy, workspaces: WorkspacePlan, now: da
     return min((due for due in dues if due is not None), default=None)
 
 
-def _open_claims(
-    pods: Iterable[SandboxPod], prefix: str, now: datetime
-) -> Iterator[tuple[SandboxPod, datetime]]:
-    """Pods of the pool whose claim is not decided yet, and until when they count as warm."""
-    for pod in pods:
-        if pod.role is Role.CLAIMED and pod.claiming and _slot(pod.name, prefix) is not None:
-            until = last_activity(pod, now) + CLAIM_TIME
-            if until > now:
-                yield pod, until
+def _fresh_claims(
+    pods: Iterable[SandboxPod], prefix: str, size: int, now: datetime
+) -> list[tuple[SandboxPod, datetime]]:
+    """Pods of the pool that a session is about to get, or just got, and until when they count as warm."""
+    claimed = [pod for pod in pods if pod.role is Role.CLAIMED and _slot(pod.name, prefix) is not None]
+    undecided = ((pod, last_activity(pod, now) + CLAIM_TIME) for pod in claimed if pod.claiming)
+    decided = (
+        (pod, pod.claimed_at + FIRST_COMMAND_TIME)
+        for pod in claimed
+        # A clock that is ahead must not keep the pool from being filled.
+        if not pod.claiming and pod.claimed_at is not None and pod.claimed_at < now + FIRST_COMMAND_TIME
+    )
+    fresh_decided = ((pod, until) for pod, until in decided if until > now)
+    return [
+        *((pod, until) for pod, until in undecided if until > now),
+        *islice(fresh_decided, size // 2),
+    ]
 
 
 def _is_stuck(pod: SandboxPod, policy: PoolPolicy, now: datetime) -> bool:

@@ -99,6 +99,11 @@ def timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def _exact_timestamp(moment: datetime) -> str:
+    """RFC 3339 in UTC, with milliseconds."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def _claimed_labels(session: SessionKey) -> dict[str, str]:
     return {names.LABEL_SESSION_ID: session.id, names.LABEL_STATE: names.STATE_CLAIMING}
 
@@ -106,6 +111,7 @@ def _claimed_labels(session: SessionKey) -> dict[str, str]:
 def _claimed_annotations(session: SessionKey, now: datetime) -> dict[str, str]:
     return {
         names.ANNOTATION_SESSION_OWNER: session.owner,
+        names.ANNOTATION_CLAIMED_AT: _exact_timestamp(now),
         names.ANNOTATION_LAST_ACTIVITY: timestamp(now),
     }
 

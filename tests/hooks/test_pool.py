@@ -10,7 +10,7 @@ import pytest
 from cli_mcp import names
 from hooks.diagnosis import pool_trouble
 from hooks.pods import SandboxPod, observe_pod
-from hooks.pool import MAX_NEW_PODS_PER_SYNC, PoolPlan, PoolPolicy, plan_pool
+from hooks.pool import FIRST_COMMAND_TIME, MAX_NEW_PODS_PER_SYNC, PoolPlan, PoolPolicy, plan_pool
 from hooks.wire import Parent
 from hooks.workspaces import WorkspacePlan
 
@@ -43,10 +43,11 @@ def pod(
     pool_hash: str = "new",
     age: timedelta = timedelta(hours=1),
     active: timedelta | None = None,
+    claimed: timedelta | None = None,
     applied: str | None = None,
     **metadata: Any,
 ) -> SandboxPod:
-    """`age` and `active` (since the last activity) are counted back from NOW."""
+    """`age`, `active` (since the last activity) and `claimed` are counted back from NOW."""
     applied_labels = {
         names.LABEL_INSTANCE: "demo",
         names.LABEL_COMPONENT: "sandbox",
@@ -63,6 +64,8 @@ def pod(
     annotations = {names.ANNOTATION_LAST_APPLIED: json.dumps(content) if applied is None else applied}
     if active is not None:
         annotations[names.ANNOTATION_LAST_ACTIVITY] = stamp(NOW - active)
+    if claimed is not None:
+        annotations[names.ANNOTATION_CLAIMED_AT] = (NOW - claimed).isoformat()
     manifest = {
         **content,
         "metadata": identity
@@ -188,6 +191,28 @@ def test_a_warm_pod_is_replaced_when_its_claim_is_decided_or_takes_too_long() ->
     assert plan(pod("0", labels=CLAIMED, active=timedelta(seconds=1)), pod("1")).slots == [2]
     on_demand = replace(pod(labels=CLAIMING, active=timedelta()), name="cli-mcp-demo-s-0123456789-0")
     assert plan(on_demand, pod("1")).slots == [0], "not one of the pool's"
+
+
+@pytest.mark.parametrize(
+    ("milliseconds_ago", "counts"),
+    [(0, True), (999, True), (1000, False), (-999, True), (-1000, False), (-3_600_000, False)],
+)
+def test_the_successor_of_a_claimed_pod_waits_for_the_session_s_first_command(
+    milliseconds_ago: int, counts: bool
+) -> None:
+    claimed = timedelta(milliseconds=milliseconds_ago)
+    result = plan(pod("0", labels=CLAIMED, active=timedelta(), claimed=claimed), pod("1"))
+    assert (result.slots, result.ready) == (([], 2) if counts else ([2], 1))
+    idle = NOW + OPEN.idle_until_retired
+    assert result.next_check == (NOW - claimed + FIRST_COMMAND_TIME if counts else idle)
+
+
+@pytest.mark.parametrize(("size", "waiting"), [(1, 0), (2, 1), (3, 1), (5, 2)])
+def test_a_pool_that_empties_fast_is_filled_at_once(size: int, waiting: int) -> None:
+    just_now = timedelta(milliseconds=1)
+    claimed = [pod(str(n), labels=CLAIMED, active=timedelta(), claimed=just_now) for n in range(size)]
+    result = plan(*claimed, policy=replace(OPEN, size=size))
+    assert len(result.slots) == size - waiting
 
 
 def test_new_pods_take_the_lowest_names_that_nobody_has() -> None:

@@ -79,7 +79,9 @@ def test_every_template_says_in_its_first_line_what_it_is_for(name: str) -> None
     assert len(max(text.splitlines(), key=len)) <= 120
 
 
-@pytest.mark.parametrize("owned", ["LABEL_STATE", "LABEL_SESSION_ID", "ANNOTATION_LAST_ACTIVITY"])
+@pytest.mark.parametrize(
+    "owned", ["LABEL_STATE", "LABEL_SESSION_ID", "ANNOTATION_LAST_ACTIVITY", "ANNOTATION_CLAIMED_AT"]
+)
 def test_no_template_has_what_belongs_to_the_server(owned: str) -> None:
     for name in template_names():
         assert getattr(names, owned) not in (templates._DIRECTORY / name).read_text()

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 POD = SandboxPod("p", "u", "7")
 ME = SessionKey("me", "s")
-NOW = datetime(2026, 1, 1, 12, 30, 0, 999, tzinfo=UTC)
+NOW = datetime(2026, 1, 1, 12, 30, 0, 999_999, tzinfo=UTC)
 STAMP = "2026-01-01T12:30:00Z"
+EXACT = "2026-01-01T12:30:00.999Z"
 SWAP = {"uid": "u", "resourceVersion": "7"}
 
 
@@ -34,6 +35,7 @@ SWAP = {"uid": "u", "resourceVersion": "7"}
                 "labels": {names.LABEL_SESSION_ID: "s", names.LABEL_STATE: names.STATE_CLAIMING},
                 "annotations": {
                     names.ANNOTATION_SESSION_OWNER: "me",
+                    names.ANNOTATION_CLAIMED_AT: EXACT,
                     names.ANNOTATION_LAST_ACTIVITY: STAMP,
                 },
             },
@@ -92,6 +94,7 @@ def test_a_newborn_leaves_the_template_as_it_is() -> None:
     }
     assert pod["metadata"]["annotations"] == {
         names.ANNOTATION_SESSION_OWNER: "me",
+        names.ANNOTATION_CLAIMED_AT: EXACT,
         names.ANNOTATION_LAST_ACTIVITY: STAMP,
         names.ANNOTATION_LAST_APPLIED: (
             '{"apiVersion":"v1","kind":"Pod","metadata":'
