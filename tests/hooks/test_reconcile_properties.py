@@ -189,7 +189,9 @@ class Lives(RuleBasedStateMachine):
                 "uid": metadata["uid"],
                 "resourceVersion": metadata["resourceVersion"],
                 "labels": {names.LABEL_SESSION_ID: f"s{self.count}", names.LABEL_STATE: names.STATE_ACTIVE},
-                "annotations": {names.ANNOTATION_LAST_ACTIVITY: self._now()},
+                "annotations": dict.fromkeys(
+                    (names.ANNOTATION_CLAIMED_AT, names.ANNOTATION_LAST_ACTIVITY), self._now()
+                ),
             }
         }
         try:
