@@ -155,18 +155,15 @@ def _fresh_claims(
 ) -> list[tuple[SandboxPod, datetime]]:
     """Pods of the pool that a session is about to get, or just got, and until when they count as warm."""
     claimed = [pod for pod in pods if pod.role is Role.CLAIMED and _slot(pod.name, prefix) is not None]
-    undecided = ((pod, last_activity(pod, now) + CLAIM_TIME) for pod in claimed if pod.claiming)
-    decided = (
+    undecided = [(pod, last_activity(pod, now) + CLAIM_TIME) for pod in claimed if pod.claiming]
+    decided = [
         (pod, pod.claimed_at + FIRST_COMMAND_TIME)
         for pod in claimed
         # A clock that is ahead must not keep the pool from being filled.
         if not pod.claiming and pod.claimed_at is not None and pod.claimed_at < now + FIRST_COMMAND_TIME
-    )
-    fresh_decided = ((pod, until) for pod, until in decided if until > now)
-    return [
-        *((pod, until) for pod, until in undecided if until > now),
-        *islice(fresh_decided, size // 2),
     ]
+    open_claims = [(pod, until) for pod, until in undecided if until > now]
+    return open_claims + [(pod, until) for pod, until in decided if until > now][: size // 2]
 
 
 def _is_stuck(pod: SandboxPod, policy: PoolPolicy, now: datetime) -> bool:
