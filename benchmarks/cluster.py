@@ -19,6 +19,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -149,9 +150,9 @@ def measure_claims(instance: Instance, count: int) -> list[Row]:
         time.sleep(SETTLE_SECONDS)
         session = f"claim-{number}"
         before = kubernetes_requests(client)
-        first += timed(1, lambda session=session: run(client, session, "true"))  # type: ignore[misc]
+        first += timed(1, partial(run, client, session, "true"))
         requests += kubernetes_requests(client) - before
-        second += timed(1, lambda session=session: client.bash(session, "true"))  # type: ignore[misc]
+        second += timed(1, partial(client.bash, session, "true"))
         client.end(session).raise_for_status()
     return [
         Row("claim of a warm pod, first result", few(first), f"the call after it {few(second)}"),
