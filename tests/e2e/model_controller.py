@@ -28,7 +28,7 @@ from tests.kube.errors import ApiError
 from tests.kube.hook_wire import HookAnswer
 from tests.kube.objects import name_of, namespace_of
 from tests.kube.resources import Registry, Resource, custom_resources
-from tests.kube.storage import Change, Key, Storage
+from tests.kube.storage import Key, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -70,19 +70,6 @@ class Mirror(Storage):
                 return
             self._commit(key, obj, removed=removed)
 
-    def _commit(self, key: Key, obj: Object, *, removed: bool) -> Object:
-        with self.lock:
-            objects = self._objects.setdefault(key.kind, {})
-            change = Change(self.revision + 1, key, objects.get(key), obj, removed)
-            if removed:
-                del objects[key]
-            else:
-                objects[key] = obj
-            self._log.append(change)
-            # Last, since readers take no lock.
-            self.revision += 1
-        return obj
-
     def replace(self, resource: Resource, found: Iterable[Object]) -> None:
         """Take over a list: what is not in it is gone."""
         listed = {(namespace_of(obj), name_of(obj)): obj for obj in found}
@@ -91,6 +78,10 @@ class Mirror(Storage):
                 self.show(resource, obj, removed=True)
         for obj in listed.values():
             self.show(resource, obj)
+
+    @staticmethod
+    def _versioned(obj: Object, revision: int) -> Object:
+        return obj
 
 
 @dataclass
@@ -151,6 +142,7 @@ class RemoteApi:
         with requests.get(
             self.url + self.path(kind), params=query, headers=self._headers, stream=True, timeout=timeout
         ) as answer:
+            _raise_for_status(answer)
             for line in answer.iter_lines(chunk_size=None):
                 event = json.loads(line)
                 if event["type"] == "ERROR":
@@ -161,9 +153,8 @@ class RemoteApi:
         answer = requests.request(
             method, self.url + path, json=body, headers=self._headers, timeout=REQUEST_SECONDS
         )
+        _raise_for_status(answer)
         content: Object = answer.json()
-        if answer.status_code >= 400:
-            raise ApiError(answer.status_code, content.get("reason", ""), content.get("message", ""))
         return content
 
     @property
@@ -172,6 +163,12 @@ class RemoteApi:
 
     def _kind(self, obj: Object) -> Resource:
         return self.registry.by_kind(str(obj["apiVersion"]), str(obj["kind"]))
+
+
+def _raise_for_status(answer: requests.Response) -> None:
+    if answer.status_code >= 400:
+        status: Object = answer.json()
+        raise ApiError(answer.status_code, status.get("reason", ""), status.get("message", ""))
 
 
 def call_hook(url: str) -> Callable[[HookName, bytes], HookAnswer]:

@@ -59,22 +59,23 @@ class Storage:
         Raises:
             ApiError: 410, when that revision is compacted.
         """
-        objects = self._objects.get(kind, {})
-        if at is None:
-            keys = self._keys.get(kind)
-            if keys is None:
-                keys = self._keys[kind] = sorted(objects)
-        else:
-            objects = dict(objects)
-            for change in reversed(self.since(at)):
-                if change.key.kind != kind:
-                    continue
-                if change.before is None:
-                    objects.pop(change.key, None)
-                else:
-                    objects[change.key] = change.before
-            keys = sorted(objects)
-        return [objects[key] for key in keys if not namespace or key.namespace == namespace]
+        with self.lock:
+            objects = self._objects.get(kind, {})
+            if at is None:
+                keys = self._keys.get(kind)
+                if keys is None:
+                    keys = self._keys[kind] = sorted(objects)
+            else:
+                objects = dict(objects)
+                for change in reversed(self.since(at)):
+                    if change.key.kind != kind:
+                        continue
+                    if change.before is None:
+                        objects.pop(change.key, None)
+                    else:
+                        objects[change.key] = change.before
+                keys = sorted(objects)
+            return [objects[key] for key in keys if not namespace or key.namespace == namespace]
 
     def kinds(self) -> list[tuple[str, str]]:
         return sorted(self._objects)
@@ -105,10 +106,9 @@ class Storage:
 
     def _commit(self, key: Key, obj: Object, *, removed: bool) -> Object:
         with self.lock:
-            self.revision += 1
-            after = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.revision)}}
+            after = self._versioned(obj, self.revision + 1)
             objects = self._objects.setdefault(key.kind, {})
-            change = Change(self.revision, key, objects.get(key), after, removed)
+            change = Change(self.revision + 1, key, objects.get(key), after, removed)
             if removed or change.before is None:
                 self._keys.pop(key.kind, None)
             if removed:
@@ -118,6 +118,12 @@ class Storage:
             self._log.append(change)
             if len(self._log) > self._log_limit:
                 self.compact(self._log[self._log_limit // 2].revision)
+            # Last: whoever reads it without the lock finds the change in the log.
+            self.revision = change.revision
         for listener in list(self.listeners):
             listener(change)
         return after
+
+    @staticmethod
+    def _versioned(obj: Object, revision: int) -> Object:
+        return {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(revision)}}
