@@ -31,6 +31,8 @@ TMP_SHARE_OF_MEMORY = 2
 SHM_SHARE_OF_MEMORY = 8
 # How long the shell may take to end its command before everything else in the sandbox is killed.
 _STOP_SECONDS = 3.0
+# A process that is killed closes its pipes a moment before it is gone.
+_DYING_SECONDS = 0.5
 _STOP_POLL_SECONDS = 0.05
 _CANNOT_MAKE = "The sandbox could not be made and nothing was run; the server's log says why."
 
@@ -126,14 +128,20 @@ class Sandbox:
 
     async def _end_idle(self) -> None:
         """End the sandbox, if nothing runs in it but the shell; that comes back with its state."""
-        shell = self.shell.shell_process
-        others = processes.descendants(self.launcher.root).values()
-        if self.shell.running or any(shell is None or one.identity != shell.identity for one in others):
-            return
+        deadline = time.monotonic() + _DYING_SECONDS
+        while not self._is_idle():
+            if time.monotonic() > deadline:
+                return
+            await asyncio.sleep(_STOP_POLL_SECONDS)
         processes.send_signal(self.launcher.root, signal.SIGKILL)
         deadline = time.monotonic() + _STOP_SECONDS
         while processes.still_runs(self.launcher.root) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_STOP_POLL_SECONDS)
+
+    def _is_idle(self) -> bool:
+        shell = self.shell.shell_process
+        others = [it for it in processes.descendants(self.launcher.root).values() if it.alive]
+        return not self.shell.running and all(shell and it.identity == shell.identity for it in others)
 
     async def close(self, reason: str) -> None:
         """End everything that runs in it; waiting and running calls get `reason`. The workspace stays."""
