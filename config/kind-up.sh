@@ -2,6 +2,8 @@
 # A kind cluster with cli-mcp and a sample instance; safe to repeat. `kind delete cluster --name cli-mcp` removes it all.
 #   CLUSTER                its name (cli-mcp)
 #   IMAGE, SANDBOX_IMAGE   what `make images` builds
+#   METACONTROLLER_IMAGE   another than config/ names; docker has it
+#   KIND_ARGS              options of "kind create cluster", such as --image for another version of Kubernetes
 #   MAKE                   how make is called
 # kind's own network plugin enforces NetworkPolicies from kind 0.24 on. On one that does not, sandboxes find out
 # themselves and run nothing.
@@ -18,13 +20,15 @@ main() {
   require kubectl "https://kubernetes.io/docs/tasks/tools/"
   require openssl "your system's packages"
   require_policies
-  kind get clusters | grep -qx "$CLUSTER" || kind create cluster --name "$CLUSTER" --wait 180s
+  # shellcheck disable=SC2086  # options, as many as there are
+  kind get clusters | grep -qx "$CLUSTER" || kind create cluster --name "$CLUSTER" --wait 180s ${KIND_ARGS:-}
   KUBECONFIG=$(mktemp)
   export KUBECONFIG
   trap 'rm -f "$KUBECONFIG"' EXIT
   kind get kubeconfig --name "$CLUSTER" >"$KUBECONFIG"
   "${MAKE:-make}" images
-  kind load docker-image --name "$CLUSTER" "$IMAGE" "$SANDBOX_IMAGE"
+  # shellcheck disable=SC2086  # nothing when there is none
+  kind load docker-image --name "$CLUSTER" "$IMAGE" "$SANDBOX_IMAGE" ${METACONTROLLER_IMAGE:-}
   config/deploy.sh
   config/sample.sh
   echo "kubectl's context for all of this is kind-$CLUSTER."
