@@ -29,7 +29,7 @@ from cli_mcp.program import (
     stop_events,
 )
 from cli_mcp.state_dir import own_state_directory
-from local_runtime import bubblewrap, cgroups, probe, screen, seccomp
+from local_runtime import bubblewrap, cgroups, probe, screen
 from local_runtime.audit_file import AuditFile
 from local_runtime.cgroups import Cgroups, Limits
 from local_runtime.egress import Egress, EgressProblem
@@ -49,6 +49,7 @@ from mcp_server.authentication import Authenticator, NoAuthentication, StaticTok
 from mcp_server.catalogue import Offering
 from mcp_server.serving import serve
 from mcp_server.settings import LOOPBACK_HOSTS, ServerSettings
+from sandbox_agent import seccomp
 
 if TYPE_CHECKING:
     from local_runtime.ssh import LocalSsh

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli_mcp.execution import ExecutionError, Progress
-from local_runtime import bubblewrap, seccomp
+from local_runtime import bubblewrap
 from local_runtime.launcher import LaunchFailed
 from local_runtime.sandbox import Sandbox, SandboxFactory
 from local_runtime.state import StateDirectory, first_closed
+from sandbox_agent import seccomp
 
 _BASH = "/bin/bash"
 _OLDEST_BASH = (4, 4)

@@ -17,7 +17,7 @@ from pathlib import Path
 from cli_mcp.execution import SandboxUnavailable
 from cli_mcp.names import ISOLATION_FAILED_EXIT_CODE, WORKSPACE_PATH
 from cli_mcp.program import keep_out_of_garbage_collection
-from sandbox_agent import http_server, pid_one
+from sandbox_agent import http_server, pid_one, seccomp
 from sandbox_agent.agent import POD_UID_VARIABLE, Agent, AgentOptions, NotIsolated
 from sandbox_agent.ed25519 import Ed25519Unavailable
 from sandbox_agent.http_server import HttpServer
@@ -28,6 +28,7 @@ _log = logging.getLogger(__name__)
 STOPPED_EXIT_CODE = 128 + signal.SIGTERM
 """As if the signal had ended it: of a container that ends with 0 the kubelet says that it succeeded, and
 nothing of the eviction that it was ended for."""
+_IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 _THREADS = 4
 _LAST_ANSWERS_SECONDS = 1.0
 
@@ -46,12 +47,13 @@ def main(arguments: Sequence[str]) -> int:
     )
     try:
         pid_one.protect()
+        seccomp.load(seccomp.filter_program(families=seccomp.families_of_pod(_ipv6_addresses())))
         keep_out_of_garbage_collection()
         return asyncio.run(serve(options.listen, agent_options, os.environ))
     except NotIsolated as error:
         _log.error("%s", error)
         return ISOLATION_FAILED_EXIT_CODE
-    except (OSError, Ed25519Unavailable, SandboxUnavailable) as error:
+    except (OSError, Ed25519Unavailable, SandboxUnavailable, seccomp.UnsupportedArchitecture) as error:
         _log.error("the agent cannot work: %s", error)
         return 1
 
@@ -82,6 +84,13 @@ async def serve(
         await agent.close()
         await server.close(_LAST_ANSWERS_SECONDS)
         reaper.close()
+
+
+def _ipv6_addresses() -> str:
+    try:
+        return _IPV6_ADDRESSES.read_text()
+    except FileNotFoundError:  # a kernel without IPv6
+        return ""
 
 
 def _started_threads(count: int) -> ThreadPoolExecutor:

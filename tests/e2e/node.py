@@ -1,4 +1,4 @@
-"""Kills what runs in pods from outside of them, as the kernel does when memory is short, or a crash."""
+"""Acts from a node: kills what runs in its pods, as crashes do, and knocks at them, as the kubelet does."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tests.e2e.operator import apply, kubectl
+from tests.e2e.probes import in_pod
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.e2e.operator import Object
+    from tests.e2e.probes import RunPython
 
 # First processes of containers see themselves as number 1; a pod's pause container is not one to kill. Where
 # systemd manages cgroups the uid has underscores.
@@ -27,7 +29,7 @@ echo $killed
 
 
 class Nodes:
-    """On each node that is needed a pod that sees the processes of all."""
+    """On each node that is needed a pod with its processes and its network."""
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
@@ -40,6 +42,11 @@ class Nodes:
         program = ("exec", node, "--", "bash", "-c", _KILL, "kill", pod["metadata"]["uid"])
         killed = kubectl("-n", self.namespace, *program)
         assert int(killed) >= 1, f"nothing of {pod['metadata']['name']} runs"
+
+    def python(self, node: str) -> RunPython:
+        """Programs on that node."""
+        self._reach(node)
+        return in_pod(self.namespace, node)
 
     def _reach(self, node: str) -> None:
         if node in self._there:
@@ -54,6 +61,7 @@ class Nodes:
         spec = {
             "nodeName": node,
             "hostPID": True,
+            "hostNetwork": True,
             "containers": [container],
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": 0,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
@@ -63,13 +61,6 @@ def reached(run: RunPython, targets: Iterable[Target]) -> set[str]:
         "seconds": ANSWER_SECONDS,
     }
     return set(json.loads(run(_PROGRAM, json.dumps(asked))))
-
-
-def on_this_machine(program: str, argument: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", program, argument], capture_output=True, text=True, timeout=60, check=True
-    )
-    return done.stdout
 
 
 def in_pod(namespace: str, pod: str) -> RunPython:

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from cli_mcp.execution import SandboxUnavailable
-from local_runtime import bubblewrap, cgroups, isolation, rlimits, seccomp
+from local_runtime import bubblewrap, cgroups, isolation, rlimits
 from local_runtime.bubblewrap import View
 from local_runtime.cgroups import Limits, SessionGroups
 from local_runtime.identity import Identity, server_identity, session_identity
 from local_runtime.launcher import BubblewrapLauncher, LaunchFailed
+from sandbox_agent import seccomp
 
 LIMITS = Limits(memory_bytes=256 << 20, processes=50, cpu_shares=102)
 UID = 1_999_999_998

@@ -30,7 +30,7 @@ from cli_mcp.agent_api import (
 )
 from cli_mcp.agent_json import decode_health, decode_refusal, encode_run_request
 from cli_mcp.execution import Progress, SandboxUnavailable
-from sandbox_agent import calls, isolation_test, main, pid_one
+from sandbox_agent import calls, isolation_test, main, pid_one, seccomp
 from sandbox_agent.agent import Agent, AgentOptions, NotIsolated
 from sandbox_agent.isolation_test import Endpoint, Probes
 from tests.sandbox_agent.running_agent import POD_UID, RunningAgent, SignedClient, agent_directory, free_port
@@ -471,5 +471,6 @@ def test_the_exit_status_says_what_happened(
 
     monkeypatch.setattr(main, "serve", serve)
     monkeypatch.setattr(pid_one, "protect", lambda: None)
+    monkeypatch.setattr(seccomp, "load", lambda program: None)
     monkeypatch.setenv("CLI_MCP_POD_UID", POD_UID)
     assert main.main([]) == status

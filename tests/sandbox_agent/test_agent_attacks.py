@@ -169,6 +169,13 @@ async def test_nothing_of_the_agent_can_be_read_or_taken(agent: RunningAgent, cl
     await still_works(client)
 
 
+async def test_sockets_that_no_network_policy_covers_cannot_be_made(client: SignedClient) -> None:
+    attempts = "import socket; socket.socket(); print('made'); socket.socket(socket.AF_VSOCK)"
+    outcome = await client.run(f'python3 -c "{attempts}"')
+    assert outcome.stdout.head == b"made\n", "the positive control"
+    assert b"Address family not supported" in outcome.stderr.head
+
+
 async def test_a_signal_that_was_queued_with_a_false_sender_stops_nothing(client: SignedClient) -> None:
     """sigqueue(3) may name any sender, and its code shows that it was that call."""
     forged = python(SIGNAL.format(code=-1))

@@ -11,13 +11,16 @@ import pytest
 from cli_mcp import names
 from tests.e2e import outside
 from tests.e2e.instances import Instance
+from tests.e2e.node import Nodes, nodes
 from tests.e2e.operator import kubectl, objects
 from tests.e2e.outside import NEEDS_OUTSIDE
-from tests.e2e.probes import ECHO, Target, in_pod, on_this_machine, reached
+from tests.e2e.probes import ECHO, Target, in_pod, reached
 from tests.hooks.world import ALLOWLIST
 from tests.ssh_gateway.harness import KEY, public
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.e2e.operator import Object
     from tests.e2e.probes import RunPython
 
@@ -79,6 +82,12 @@ def stray(instances: dict[str, Instance]) -> RunPython:
     return in_pod(instance.namespace, "stray")
 
 
+@pytest.fixture(scope="module")
+def all_nodes(instances: dict[str, Instance]) -> Iterator[Nodes]:
+    with nodes() as made:
+        yield made
+
+
 def address(namespace: str, pod: str) -> str:
     return str(kubectl("-n", namespace, "get", "pod", pod, "-o", "jsonpath={.status.podIP}"))
 
@@ -91,14 +100,17 @@ def only_ip(instance: Instance, component: str) -> str:
     return str(instance.component(component)[0]["status"]["podIP"])
 
 
-def session_ip(instance: Instance) -> str:
+def session_pod(instance: Instance) -> Object:
     (pod,) = instance.session_pods(SESSION)
-    return str(pod["status"]["podIP"])
+    return pod
 
 
 def probed_port(pod: Object) -> int:
     """That the kubelet asks whether the first container is ready."""
-    return int(pod["spec"]["containers"][0]["readinessProbe"]["httpGet"]["port"])
+    container = pod["spec"]["containers"][0]
+    port = container["readinessProbe"]["httpGet"]["port"]
+    named_ports = {it.get("name"): it["containerPort"] for it in container["ports"]}
+    return int(named_ports.get(port, port))
 
 
 def api_server() -> tuple[str, int]:
@@ -140,16 +152,16 @@ def open_to_pods(instances: dict[str, Instance]) -> list[Target]:
     ]
 
 
-def closed_to_pods(instances: dict[str, Instance]) -> list[Target]:
-    """What only the instance's own components reach, and the node's kubelet."""
-    return [
-        Target(f"{what} of {it.name}", host, port)
+def closed_to_pods(instances: dict[str, Instance]) -> dict[Target, str]:
+    """What only the instance's own components reach, and the node's kubelet; with the name of that node."""
+    return {
+        Target(f"{what} of {it.name}", pod["status"]["podIP"], port): pod["spec"]["nodeName"]
         for it in instances.values()
-        for what, host, port in (
-            ("the proxy", only_ip(it, "proxy"), names.PROXY_PORT),
-            ("the agent of a session", session_ip(it), names.AGENT_PORT),
+        for what, pod, port in (
+            ("the proxy", it.component("proxy")[0], names.PROXY_PORT),
+            ("the agent of a session", session_pod(it), names.AGENT_PORT),
         )
-    ]
+    }
 
 
 def named(targets: list[Target]) -> set[str]:
@@ -165,10 +177,13 @@ def test_a_sandbox_reaches_nothing_of_what_is_open_to_other_pods_but_dns_where_i
 
 
 def test_agents_and_proxies_are_open_to_their_own_instance_alone(
-    instances: dict[str, Instance], dns: str, sandbox: RunPython, stray: RunPython
+    instances: dict[str, Instance], dns: str, sandbox: RunPython, stray: RunPython, all_nodes: Nodes
 ) -> None:
-    targets = closed_to_pods(instances)
-    assert reached(on_this_machine, targets) == named(targets), "the positive control"
+    node_of = closed_to_pods(instances)
+    targets = list(node_of)
+    for node in set(node_of.values()):
+        its = [it for it in targets if node_of[it] == node]
+        assert reached(all_nodes.python(node), its) == named(its), "the positive control"
     assert reached(stray, targets) == set()
     own = instances[dns].name
     # A pod reaches itself whatever the policies say: the agent asks for a signature there, too.
@@ -215,12 +230,29 @@ def test_ipv6_leads_nowhere(instances: dict[str, Instance], sandbox: RunPython, 
     assert reached(sandbox, targets) == set()
 
 
+@pytest.mark.parametrize("family", ["AF_INET6", "AF_VSOCK"])
+def test_sockets_that_policies_may_not_cover_cannot_be_made(
+    instances: dict[str, Instance], sandbox: RunPython, family: str
+) -> None:
+    """Many plugins filter IPv4 alone, and AF_VSOCK, which leads to the hypervisor, none does."""
+    addresses = session_pod(instances["none"])["status"]["podIPs"]
+    if family == "AF_INET6" and any(":" in it["ip"] for it in addresses):
+        pytest.skip("pods have IPv6")
+    code = (
+        "import errno, socket, sys\n"
+        "try:\n  socket.socket(getattr(socket, sys.argv[1])).close(); print('made')\n"
+        "except OSError as error:\n  print(errno.errorcode[error.errno])"
+    )
+    assert sandbox(code, "AF_INET") == "made\n", "the positive control"
+    assert sandbox(code, family) == "EAFNOSUPPORT\n"
+
+
 @pytest.mark.parametrize(
     "kind",
     ["RAW, IPPROTO_ICMP", "RAW, IPPROTO_RAW", "RAW, IPPROTO_TCP", "DGRAM, IPPROTO_ICMP"],
 )
 def test_packets_cannot_be_made_by_hand(
-    instances: dict[str, Instance], sandbox: RunPython, kind: str
+    instances: dict[str, Instance], sandbox: RunPython, all_nodes: Nodes, kind: str
 ) -> None:
     """Which would go round the policies of network plugins that know TCP, UDP and SCTP alone."""
     code = (
@@ -230,9 +262,11 @@ def test_packets_cannot_be_made_by_hand(
         "    print('answered' if s.recv(1) else '')\n"
         "except OSError as error:\n  print(type(error).__name__)"
     )
-    listener = address(instances["none"].namespace, "listener")
+    namespace = instances["none"].namespace
+    listener = address(namespace, "listener")
     if "ICMP" in kind:
-        assert on_this_machine(code, listener) in ("answered\n", "PermissionError\n")
+        node = kubectl("-n", namespace, "get", "pod", "listener", "-o", "jsonpath={.spec.nodeName}")
+        assert all_nodes.python(node)(code, listener) in ("answered\n", "PermissionError\n")
     assert sandbox(code, listener) == "PermissionError\n"
 
 
@@ -249,5 +283,13 @@ def test_the_metrics_that_are_open_to_everybody_name_nobody_and_nothing(
     )
     shown = stray(fetch, f"http://{only_ip(demo, 'proxy')}:{names.PROXY_METRICS_PORT}/")
     assert "# TYPE" in shown, "the positive control"
-    hidden = ["secret-path", "not-listed", session_ip(demo), SESSION, demo.namespace, "Bearer", "root:"]
+    hidden = [
+        "secret-path",
+        "not-listed",
+        session_pod(demo)["status"]["podIP"],
+        SESSION,
+        demo.namespace,
+        "Bearer",
+        "root:",
+    ]
     assert [it for it in hidden if it in shown] == []

@@ -1,12 +1,14 @@
-"""The filter, run by an interpreter of its few instructions, and by the kernel in the end-to-end tests."""
+"""The filter, run by an interpreter of its few instructions and by the kernel."""
 
 import errno
 import socket
 import struct
+import subprocess
+import sys
 
 import pytest
 
-from local_runtime import seccomp
+from sandbox_agent import seccomp
 
 ALLOW = 0x7FFF0000
 ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -112,3 +114,58 @@ def test_other_instruction_sets_have_no_system_calls(machine: str, arch: int, nu
 def test_an_unknown_architecture_is_refused() -> None:
     with pytest.raises(seccomp.UnsupportedArchitecture):
         seccomp.filter_program("vax")
+
+
+LOOPBACK = "00000000000000000000000000000001 01 80 10 80       lo"
+LINK_LOCAL = "fe800000000000000c5d9afffe2a4a4b 02 40 20 80     eth0"
+GLOBAL = "fd00001000000000000000000000000a 02 40 00 80     eth0"
+
+
+@pytest.mark.parametrize(
+    ("addresses", "has_ipv6"),
+    [
+        ([], False),
+        ([LOOPBACK], False),
+        ([LOOPBACK, LINK_LOCAL], False),
+        ([LINK_LOCAL, GLOBAL, LOOPBACK], True),
+    ],
+)
+def test_a_pod_has_ipv6_when_an_address_leads_beyond_the_link(addresses: list[str], has_ipv6: bool) -> None:
+    families = seccomp.families_of_pod("".join(f"{line}\n" for line in addresses))
+    others = {socket.AF_UNIX, socket.AF_INET, socket.AF_NETLINK}
+    assert set(families) == (others | {socket.AF_INET6} if has_ipv6 else others)
+
+
+@pytest.mark.parametrize("machine", ARCHES)
+def test_a_family_that_a_pod_does_not_need_is_refused(machine: str) -> None:
+    program = seccomp.filter_program(machine, seccomp.families_of_pod(""))
+    answers = {
+        family: run(program, arch=ARCHES[machine], number=SOCKET[machine], argument=family)
+        for family in seccomp.SOCKET_FAMILIES
+    }
+    assert refusal(answers.pop(socket.AF_INET6)) == "EAFNOSUPPORT"
+    assert set(answers.values()) == {ALLOW}
+
+
+def test_what_is_under_the_filter_stays_there_with_all_that_it_starts() -> None:
+    attempts = """
+import errno, socket
+for family in (socket.AF_INET, socket.AF_INET6, socket.AF_VSOCK):
+    try:
+        socket.socket(family).close()
+        print("made")
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+"""
+    program = f"""
+import subprocess, sys
+from sandbox_agent import seccomp
+seccomp.load(seccomp.filter_program(families=seccomp.families_of_pod("")))
+{attempts}
+sys.stdout.flush()
+subprocess.run([sys.executable, "-c", {attempts!r}], check=True)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["made", "EAFNOSUPPORT", "EAFNOSUPPORT"] * 2

@@ -1,14 +1,17 @@
-"""The system call filter of a sandbox, as the BPF program that bubblewrap loads just before the shell starts.
+"""The system call filter of a sandbox: a BPF program, and how a process puts itself under it.
 
 It closes what namespaces do not separate: sockets of families that ignore network namespaces (AF_VSOCK
 reaches the hypervisor), the key rings of a user, and kernel interfaces that a shell has no use for. A refused
-call fails with an error, as if the kernel lacked the feature or the user the right.
+call fails with an error, as if the kernel lacked the feature or the user the right. On one machine bubblewrap
+loads it just before the shell starts, in a pod the agent before everything else.
 """
 
+import ctypes
 import errno
-import platform
+import os
 import socket
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # linux/audit.h: ELF machine | 64 bit | little endian.
@@ -29,8 +32,14 @@ _OFFSET_NUMBER = 0
 _OFFSET_ARCH = 4
 _OFFSET_FIRST_ARGUMENT = 16  # its low half; both architectures are little endian
 
+_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2  # prctl(2)
+_PR_SET_NO_NEW_PRIVS = 38
+_INSTRUCTION_BYTES = 8
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+
 # Families that a network namespace separates. Everything else is refused, whatever a later kernel adds.
 SOCKET_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+_GLOBAL_SCOPE = "00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +101,12 @@ _FALLOCATE = Numbers(285, 47)
 _SOCKET_CALLS = (Numbers(41, 198), Numbers(53, 199))  # socket, socketpair
 
 
+class _Program(ctypes.Structure):
+    """struct sock_fprog"""
+
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+
 class UnsupportedArchitecture(Exception):
     """There is no table of system calls for this machine, so nothing may run on it."""
 
@@ -100,12 +115,38 @@ class UnsupportedArchitecture(Exception):
         self.machine = machine
 
 
-def filter_program(machine: str | None = None) -> bytes:
-    """An array of struct sock_filter for `machine`, as uname(2) names it (default: this one).
+def families_of_pod(ipv6_addresses: str) -> tuple[int, ...]:
+    """Which sockets a pod with these addresses, as in /proc/net/if_inet6, needs.
+
+    Where pods have no address but link-local ones, no IPv6: network plugins that filter IPv4 alone let those
+    pass to every pod behind the same bridge, whatever the NetworkPolicies say.
+    """
+    scopes = [line.split()[3] for line in ipv6_addresses.splitlines()]
+    without = () if _GLOBAL_SCOPE in scopes else (socket.AF_INET6,)
+    return tuple(family for family in SOCKET_FAMILIES if family not in without)
+
+
+def load(program: bytes) -> None:
+    """Put this process and whatever it starts under the filter, for ever. Before the first thread, since it
+    is for the calling one. Raises OSError."""
+    instructions = ctypes.create_string_buffer(program, len(program))
+    filter_ = _Program(len(program) // _INSTRUCTION_BYTES, ctypes.addressof(instructions))
+    for arguments in (
+        (_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+        (_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(filter_), 0, 0),
+    ):
+        if _prctl(*arguments) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, f"system calls cannot be filtered: {os.strerror(code)}")
+
+
+def filter_program(machine: str | None = None, families: Sequence[int] = SOCKET_FAMILIES) -> bytes:
+    """An array of struct sock_filter for `machine`, as uname(2) names it (default: this one), with which
+    sockets are of these `families`.
 
     Raises UnsupportedArchitecture.
     """
-    machine = machine or platform.machine()
+    machine = machine or os.uname().machine
     match machine:
         case "x86_64":
             arch, denied = _AUDIT_ARCH_X86_64, [numbers.x86_64 for numbers in DENIED.values()]
@@ -130,18 +171,17 @@ def filter_program(machine: str | None = None) -> bytes:
             _instruction(_JUMP_EQUAL, number, if_false=1),
             _instruction(_RETURN, _RET_ERRNO | error),
         ]
-    families = _only_socket_families()
     for position, number in enumerate(sockets):
         behind = len(sockets) - position  # the other comparisons and the return
         program.append(_instruction(_JUMP_EQUAL, number, if_true=behind))
-    program += [_instruction(_RETURN, _RET_ALLOW), *families]
+    program += [_instruction(_RETURN, _RET_ALLOW), *_only_sockets_of(families)]
     return b"".join(program)
 
 
-def _only_socket_families() -> list[bytes]:
+def _only_sockets_of(families: Sequence[int]) -> list[bytes]:
     checks = [_instruction(_LOAD_WORD, _OFFSET_FIRST_ARGUMENT)]
-    for position, family in enumerate(SOCKET_FAMILIES):
-        checks.append(_instruction(_JUMP_EQUAL, family, if_true=len(SOCKET_FAMILIES) - position))
+    for position, family in enumerate(families):
+        checks.append(_instruction(_JUMP_EQUAL, family, if_true=len(families) - position))
     return [
         *checks,
         _instruction(_RETURN, _RET_ERRNO | errno.EAFNOSUPPORT),
