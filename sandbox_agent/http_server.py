@@ -5,6 +5,7 @@ opens many connections and says nothing keeps nobody else out.
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
@@ -292,13 +293,12 @@ def listen(host: str | None, port: int) -> socket.socket:
     if host is not None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    try:
-        return socket.create_server(
-            ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
-        )
-    except OSError:
-        # A kernel or a node without IPv6; when it is about the port, this fails likewise.
-        return socket.create_server(("0.0.0.0", port), backlog=_BACKLOG)  # noqa: S104 - a pod's Service port
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):  # a node without IPv6; when it is about the port, the next says so
+            return socket.create_server(
+                ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
+            )
+    return socket.create_server(("0.0.0.0", port), backlog=_BACKLOG)  # noqa: S104 - a pod's Service port
 
 
 def client_of(peer: str, local: str) -> str:

@@ -169,3 +169,15 @@ subprocess.run([sys.executable, "-c", {attempts!r}], check=True)
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.split() == ["made", "EAFNOSUPPORT", "EAFNOSUPPORT"] * 2
+
+
+def test_without_ipv6_the_agent_listens_on_ipv4() -> None:
+    program = """
+from sandbox_agent import http_server, seccomp
+seccomp.load(seccomp.filter_program(families=seccomp.families_of_pod("")))
+print(http_server.listen(None, 0).family.name)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "AF_INET\n"
