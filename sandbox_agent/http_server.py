@@ -5,11 +5,10 @@ opens many connections and says nothing keeps nobody else out.
 """
 
 import asyncio
-import contextlib
 import ipaddress
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -294,7 +293,7 @@ def listen(host: str | None, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     if socket.has_dualstack_ipv6():
-        with contextlib.suppress(OSError):  # a node without IPv6; when it is about the port, the next says so
+        with suppress(OSError):  # a node without IPv6; when it is about the port, the next says so
             return socket.create_server(
                 ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
             )
