@@ -461,7 +461,12 @@ async def test_only_an_isolated_pod_becomes_ready(
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(NotIsolated("it leaks"), 77), (SandboxUnavailable("no bash"), 1), (OSError("no"), 1)],
+    [
+        (NotIsolated("it leaks"), 77),
+        (SandboxUnavailable("no bash"), 1),
+        (OSError("no"), 1),
+        (seccomp.UnsupportedArchitecture("vax"), 1),
+    ],
 )
 def test_the_exit_status_says_what_happened(
     error: Exception, status: int, monkeypatch: pytest.MonkeyPatch
