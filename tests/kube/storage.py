@@ -60,22 +60,26 @@ class Storage:
             ApiError: 410, when that revision is compacted.
         """
         with self.lock:
-            objects = self._objects.get(kind, {})
             if at is None:
+                objects = self._objects.get(kind, {})
                 keys = self._keys.get(kind)
                 if keys is None:
                     keys = self._keys[kind] = sorted(objects)
             else:
-                objects = dict(objects)
-                for change in reversed(self.since(at)):
-                    if change.key.kind != kind:
-                        continue
-                    if change.before is None:
-                        objects.pop(change.key, None)
-                    else:
-                        objects[change.key] = change.before
+                objects = self._objects_at(kind, at)
                 keys = sorted(objects)
             return [objects[key] for key in keys if not namespace or key.namespace == namespace]
+
+    def _objects_at(self, kind: tuple[str, str], revision: int) -> dict[Key, Object]:
+        objects = dict(self._objects.get(kind, {}))
+        for change in reversed(self.since(revision)):
+            if change.key.kind != kind:
+                continue
+            if change.before is None:
+                objects.pop(change.key, None)
+            else:
+                objects[change.key] = change.before
+        return objects
 
     def kinds(self) -> list[tuple[str, str]]:
         return sorted(self._objects)
