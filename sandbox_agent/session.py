@@ -24,6 +24,7 @@ from sandbox_agent.output import OutputStream
 from sandbox_agent.processes import Process
 from sandbox_agent.sandbox import Stop
 from sandbox_agent.shell import Ending, Shell
+from sandbox_agent.snapshot import restore_script
 from sandbox_agent.spill import DIRECTORY, SpillDirectory, SpillFile, SpillLimits
 from sandbox_agent.state_file import StateFile
 
@@ -57,7 +58,7 @@ class ShellSession:
         self._spill = SpillDirectory(workspace, launcher.fifo_owner, spill)
         self._limits = spill
         self._state_file = state_file
-        self._saved = self._shell.snapshot
+        self._saved = b""  # what a new shell gets of the saved state
         self._queue_limit = queue_limit
         self._turn = asyncio.Lock()
         self._waiting = 0
@@ -209,11 +210,14 @@ class ShellSession:
 
     async def _save_state(self) -> None:
         snapshot = self._shell.snapshot
-        if self._state_file is None or snapshot is None or snapshot == self._saved:
+        if self._state_file is None or snapshot is None:
+            return
+        restores = restore_script(snapshot)
+        if restores == self._saved:
             return
         try:
             await asyncio.to_thread(self._state_file.save, snapshot)
-            self._saved = snapshot
+            self._saved = restores
         except OSError as error:
             # A restart of the container would bring back an older state, and it says so itself.
             _log.warning("the shell's state cannot be saved: %s", error.strerror)

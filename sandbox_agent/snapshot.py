@@ -11,10 +11,12 @@ from dataclasses import dataclass, fields
 _NAMES = rb"[A-Za-z0-9_:-]*"
 _OPTIONS = re.compile(rb'^declare -[A-Za-z]+ (BASHOPTS|SHELLOPTS)="(' + _NAMES + rb')"$', re.MULTILINE)
 # Variables that mean something else in another process, or would do harm there: TMOUT ends a waiting
-# shell, BASH_XTRACEFD names a descriptor and closes it, assignments to RANDOM seed it.
+# shell, BASH_XTRACEFD names a descriptor and closes it, assignments to RANDOM seed it. Those that bash itself
+# changes from command to command would make every state another one.
 _NOT_RESTORED = re.compile(
-    rb"^declare -\S+ (?:BASHOPTS|BASHPID|BASH_ARGV0|BASH_VERSINFO|BASH_XTRACEFD|COPROC|EUID|HISTFILE|PPID"
-    rb"|PWD|RANDOM|SHELLOPTS|SHLVL|SRANDOM|TMOUT|UID|_)(?:=.*)?\n",
+    rb"^declare -\S+ (?:BASHOPTS|BASHPID|BASH_ARGV0|BASH_LINENO|BASH_VERSINFO|BASH_XTRACEFD|COPROC"
+    rb"|EPOCHREALTIME|EPOCHSECONDS|EUID|HISTCMD|HISTFILE|LINENO|PIPESTATUS|PPID|PWD|RANDOM|SHELLOPTS|SHLVL"
+    rb"|SRANDOM|TMOUT|UID|_)(?:=.*)?\n",
     re.MULTILINE,
 )
 # errexit, noexec and onecmd would end or mute the new shell; the rest belongs to how it is driven.

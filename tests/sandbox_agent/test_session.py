@@ -8,6 +8,7 @@ from cli_mcp.execution import ExecutionError, Progress, SandboxUnavailable, Sess
 from sandbox_agent.confined import ConfinedDirectory
 from sandbox_agent.launch import DirectLauncher
 from sandbox_agent.session import ShellSession
+from sandbox_agent.snapshot import Snapshot
 from sandbox_agent.state_file import StateFile
 from tests.sandbox_agent.conftest import (
     ENVIRONMENT,
@@ -177,3 +178,35 @@ async def test_a_new_session_finds_the_saved_state(tmp_path: Path) -> None:
             outputs.append(stdout(await session.run(command, 20, ignore_progress)))
             await session.close("restart")
     assert outputs == ["", f"f1\n{tmp_path}/workspace/d\n"]
+
+
+class CountingStateFile(StateFile):
+    saves = 0
+
+    def save(self, snapshot: Snapshot) -> None:
+        self.saves += 1
+        super().save(snapshot)
+
+
+async def test_a_state_is_saved_when_a_new_shell_would_get_another_one(tmp_path: Path) -> None:
+    for name in ("exchange", "workspace"):
+        (tmp_path / name).mkdir()
+    state_file = CountingStateFile(tmp_path / "state")
+    with ConfinedDirectory(tmp_path / "workspace") as workspace:
+        launcher = DirectLauncher(tmp_path / "exchange", tmp_path / "workspace", ENVIRONMENT)
+        session = ShellSession(launcher, workspace, state_file=state_file)
+        await session.start()
+        saves = []
+        for command in ("true", "false | true", "echo $RANDOM $EPOCHREALTIME $LINENO", "X=1", "X=1", "cd /"):
+            before = state_file.saves
+            await session.run(command, 20, ignore_progress)
+            saves.append((command, state_file.saves - before))
+        await session.close("done")
+    assert saves == [
+        ("true", 1),  # the first
+        ("false | true", 0),
+        ("echo $RANDOM $EPOCHREALTIME $LINENO", 0),
+        ("X=1", 1),
+        ("X=1", 0),
+        ("cd /", 1),
+    ]
