@@ -7,7 +7,6 @@ nothing that was not asked for.
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import cast
 
 import h11
 
@@ -71,7 +70,8 @@ class AgentConnection(asyncio.Protocol):
     # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's own are no subclass
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         if not self._answering:  # nobody asked
