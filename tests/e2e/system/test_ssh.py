@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import asyncssh
@@ -14,12 +13,11 @@ import pytest
 from ssh_gateway.routes import session_key
 from tests.e2e.installation import SCRIPT_SECONDS
 from tests.e2e.operator import ROOT, kubectl
+from tests.e2e.ssh_client import client, connect, gateway, jsonpath, stdout
 from tests.hooks.world import ALLOWLIST
-from tests.ssh_gateway.harness import KEY, OTHER_KEY, LineClient, public
+from tests.ssh_gateway.harness import KEY, OTHER_KEY, public
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from tests.e2e.instances import Instance
 
 # The kubelet brings a changed Secret into a pod within a minute and a half.
@@ -42,44 +40,6 @@ def ready(instance: Instance) -> Instance:
 
 def rolled_out(instance: Instance) -> None:
     kubectl("-n", instance.namespace, "rollout", "status", f"deployment/{gateway(instance)}", "--timeout=60s")
-
-
-def gateway(instance: Instance) -> str:
-    return f"cli-mcp-{instance.name}-ssh"
-
-
-def jsonpath(instance: Instance, kind: str, name: str, path: str) -> str:
-    return str(kubectl("-n", instance.namespace, "get", kind, name, "-o", f"jsonpath={path}"))
-
-
-async def connect(
-    instance: Instance, username: str, key: asyncssh.SSHKey = KEY
-) -> asyncssh.SSHClientConnection:
-    """A login at the Service, by the host key that the instance publishes."""
-    address = jsonpath(instance, "service", gateway(instance), "{.spec.clusterIP}")
-    published = jsonpath(instance, "climcpinstance", instance.name, "{.status.ssh.knownHosts}")
-    return await asyncssh.connect(
-        address,
-        username=username,
-        client_keys=[key],
-        known_hosts=asyncssh.import_known_hosts(f"{address} {published.split(maxsplit=1)[1]}"),
-        agent_path=None,
-        config=None,
-    )
-
-
-@asynccontextmanager
-async def client(instance: Instance, username: str) -> AsyncIterator[LineClient]:
-    async with await connect(instance, username) as connection:
-        made = LineClient(connection, await connection.create_process(encoding=None))
-        await made.initialize()
-        yield made
-
-
-async def stdout(connected: LineClient, command: str) -> str:
-    result = await connected.run(command)
-    assert "structuredContent" in result, result
-    return str(result["structuredContent"]["stdout"])
 
 
 async def test_each_user_name_has_a_pod_of_its_own_that_it_comes_back_to(ready: Instance) -> None:
