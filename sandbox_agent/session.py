@@ -213,7 +213,7 @@ class ShellSession:
         if self._state_file is None or snapshot is None:
             return
         restores = restore_script(snapshot)
-        if restores == self._saved:
+        if restores == self._saved and self._state_file.exists:
             return
         try:
             await asyncio.to_thread(self._state_file.save, snapshot)

@@ -21,6 +21,11 @@ class StateFile:
         self._path = path
         self._new = path.with_name(path.name + ".new")
 
+    @property
+    def exists(self) -> bool:
+        """Whether something is there; in a pod a command may have removed it."""
+        return os.path.lexists(self._path)
+
     def load(self) -> Snapshot | None:
         """The snapshot that was saved last, or None when there is no readable one."""
         try:

@@ -197,7 +197,10 @@ async def test_a_state_is_saved_when_a_new_shell_would_get_another_one(tmp_path:
         session = ShellSession(launcher, workspace, state_file=state_file)
         await session.start()
         saves = []
-        for command in ("true", "false | true", "echo $RANDOM $EPOCHREALTIME $LINENO", "X=1", "X=1", "cd /"):
+        for command in (
+            *("true", "false | true", "echo $RANDOM $EPOCHREALTIME $LINENO"),
+            *("X=1", "X=1", "cd /", f"rm {tmp_path}/state", "true"),
+        ):
             before = state_file.saves
             await session.run(command, 20, ignore_progress)
             saves.append((command, state_file.saves - before))
@@ -209,4 +212,6 @@ async def test_a_state_is_saved_when_a_new_shell_would_get_another_one(tmp_path:
         ("X=1", 1),
         ("X=1", 0),
         ("cd /", 1),
+        (f"rm {tmp_path}/state", 1),
+        ("true", 0),
     ]
