@@ -6,6 +6,7 @@ What it says comes out as events in a mailbox. Nothing here decides what to do a
 import asyncio
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from sandbox_agent.processes import Process
 from sandbox_agent.protocol import ExitReader, Report, ReportReader, ShellExit
 
 _READ_BYTES = 1 << 16
+# What bash takes for the report of an ordinary state.
+_REPORT_SECONDS = 0.00015
 # Walking more processes than this takes long enough to belong into a thread.
 _FEW_PROCESSES = 50
 
@@ -107,11 +110,12 @@ class Sandbox:
         self._report_reader = ReportReader()
         self._exit_reader = ExitReader()
         self._nonce = ""
+        self._report_expected = False
         self._known: Mapping[int, Process] = {}
         self._usable = True
         self._destruction: asyncio.Task[None] | None = None
         self.root = root
-        self._loop.add_reader(self._reports, self._read, self._reports, self._report_reader.feed)
+        self._loop.add_reader(self._reports, self._read_report)
         self._loop.add_reader(self._exits, self._read, self._exits, self._feed_exit)
         self._watcher = self._loop.create_task(self._watch())
 
@@ -218,6 +222,7 @@ class Sandbox:
     def _report_request(self) -> bytes:
         self._nonce = _nonce()
         self._report_reader.expect(self._nonce)
+        self._report_expected = True
         return protocol.report_line(self._nonce, self._reports_fd)
 
     def _send(self, lines: bytes) -> bool:
@@ -230,6 +235,15 @@ class Sandbox:
         # Otherwise nobody reads, or the sandbox filled the pipe with lines of its own.
         self._usable = sent == len(lines)
         return self._usable
+
+    def _read_report(self) -> None:
+        """Bash writes a report line by line, and each line would wake this process, which the kernel prefers
+        to the shell: dozens of times. Once for each report, so that no sandbox makes it wait for long, the
+        rest gets a moment to come."""
+        if self._report_expected:
+            self._report_expected = False
+            time.sleep(_REPORT_SECONDS)
+        self._read(self._reports, self._report_reader.feed)
 
     def _read(self, fd: int, feed: Callable[[bytes], Report | ShellExit | None]) -> None:
         try:

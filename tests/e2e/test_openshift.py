@@ -83,6 +83,17 @@ def users(pods: list[Object]) -> set[int]:
     return {it["securityContext"]["runAsUser"] for pod in pods for it in pod["spec"]["containers"]}
 
 
+def test_what_the_platform_adds_is_left_alone(ready: Instance) -> None:
+    before = {it["metadata"]["uid"] for it in objects(ready.namespace, "pods")}
+    ready.apply(merged(ready.spec, {"sandbox": {"idleTimeout": "40m"}}))
+    ready.wait_for("Ready", READY_SECONDS)
+    account = ready.child("serviceaccount", f"cli-mcp-{ready.name}-sandbox")
+    assert account["imagePullSecrets"] == [{"name": openshift.PULL_SECRET}]
+    service = ready.child("service", f"cli-mcp-{ready.name}")
+    assert openshift.SIGNED_BY in service["metadata"]["annotations"]
+    assert {it["metadata"]["uid"] for it in objects(ready.namespace, "pods")} == before
+
+
 def test_all_pods_run_with_the_user_id_of_the_platform(ready: Instance) -> None:
     operator = objects(NAMESPACE, "pods", "app.kubernetes.io/name=metacontroller")
     pods = [it for name in ("server", "proxy", "sandbox", "ssh") for it in ready.component(name)]

@@ -60,3 +60,17 @@ async def test_destroying_twice_at_the_same_time_is_done_once(session: TestSessi
     assert not sandbox.running
     assert not alive(job) and not alive(sandbox.root.pid)
     assert await session.out("echo next") == "next\n"
+
+
+async def test_a_sandbox_that_writes_into_its_reports_delays_this_process_once_for_each_command(
+    session: TestSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await session.out("true")
+    sandbox = session._shell._sandbox
+    assert sandbox is not None
+    sleeps: list[float] = []
+    monkeypatch.setattr("sandbox_agent.sandbox.time.sleep", sleeps.append)
+    noise = f"for n in {{1..500}}; do echo $n; sleep 0.001; done >/proc/$$/fd/{sandbox._reports_fd}"
+    assert await session.out(f"{noise}; echo done") == "done\n"
+    assert len(sleeps) == 1
+    assert sleeps[0] < 0.001
