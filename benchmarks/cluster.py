@@ -128,6 +128,7 @@ def measure_calls(instance: Instance, count: int) -> list[Row]:
     """One connection, one session; beside it what the same client and TLS cost for an answer without work."""
     client = instance.client()
     run(client, "warm", "true")
+    settle(instance)
     timed(count // 10, lambda: client.bash("warm", "true"))
     before = kubernetes_requests(client)
     ours = timed(count, lambda: client.bash("warm", "true"))
@@ -146,8 +147,7 @@ def measure_claims(instance: Instance, count: int) -> list[Row]:
     client = instance.client()
     first, second, requests = [], [], 0.0
     for number in range(count):
-        eventually(lambda: len(warm_pods(instance)) == pool_size(instance))
-        time.sleep(SETTLE_SECONDS)
+        settle(instance)
         session = f"claim-{number}"
         before = kubernetes_requests(client)
         first += timed(1, partial(run, client, session, "true"))
@@ -158,6 +158,11 @@ def measure_claims(instance: Instance, count: int) -> list[Row]:
         Row("claim of a warm pod, first result", few(first), f"the call after it {few(second)}"),
         Row("    Kubernetes requests", f"{requests / count:.1f} for each claim", ""),
     ]
+
+
+def settle(instance: Instance) -> None:
+    eventually(lambda: len(warm_pods(instance)) == pool_size(instance))
+    time.sleep(SETTLE_SECONDS)
 
 
 def pool_size(instance: Instance) -> int:
