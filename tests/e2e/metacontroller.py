@@ -122,13 +122,12 @@ class Tracer:
 
 @dataclass
 class Metacontroller:
-    """`hooks` by the name of their world; `asked` are the worlds whose hooks have answered once."""
+    """`hooks` by the name of their world."""
 
     tracer: Tracer
     api_url: str
     hook_url: str = ""
     hooks: dict[str, Hooks] = field(default_factory=dict)
-    asked: set[str] = field(default_factory=set)
 
     async def handle_hook(self, request: web.Request) -> web.Response:
         world, name = request.match_info["world"], request.match_info["hook"]
@@ -139,7 +138,6 @@ class Metacontroller:
         call = self.hooks[world].call
         answer = await asyncio.get_running_loop().run_in_executor(None, call, name, body)  # type: ignore[arg-type]
         self.tracer.note(world)
-        self.asked.add(world)
         return web.Response(status=answer.code, body=answer.body, content_type="application/json")
 
 

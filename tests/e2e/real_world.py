@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 # It is at rest when it asked for nothing for this long.
 QUIET_SECONDS = 0.6
-# And before its first question to the hooks, when it has yet to start what watches the world's kinds.
-START_QUIET_SECONDS = 2.5
 SETTLE_SECONDS = 30
 BUSY_SECONDS = 1.5
 
@@ -85,16 +83,11 @@ class RealWorld(World):
 
     def settle(self) -> list[str]:
         deadline = time.monotonic() + SETTLE_SECONDS
-        while self._tracer.quiet_seconds(self.namespace) < self._quiet_seconds:
+        while self._tracer.quiet_seconds(self.namespace) < QUIET_SECONDS:
             assert time.monotonic() < deadline, f"no rest: {self._tracer.take(self.namespace)[-10:]}"
             time.sleep(0.05)
         # A sync that comes before the event of the last one's deletion deletes once more; it finds nothing.
         return [line for line in self._tracer.take(self.namespace) if not is_late_deletion(line)]
-
-    @property
-    def _quiet_seconds(self) -> float:
-        has_begun = self.namespace in self._metacontroller.asked
-        return QUIET_SECONDS if has_begun else START_QUIET_SECONDS
 
     def stay_busy(self) -> list[str]:
         time.sleep(BUSY_SECONDS)
