@@ -161,6 +161,7 @@ def measure_claims(instance: Instance, count: int) -> list[Row]:
 
 
 def settle(instance: Instance) -> None:
+    """Return when the pool is full and its newest pod no longer keeps the node busy."""
     eventually(lambda: len(warm_pods(instance)) == pool_size(instance))
     time.sleep(SETTLE_SECONDS)
 

@@ -12,6 +12,14 @@ from tests.e2e.operator import ROOT
 NEEDED = ("KUBECONFIG", "E2E_IMAGE", "E2E_SANDBOX_IMAGE")
 MISSING = [name for name in NEEDED if name not in os.environ]
 NEEDS_A_SYSTEM = pytest.mark.skipif(bool(MISSING), reason=f"not set: {', '.join(MISSING)}")
+# Tests that install and uninstall by themselves.
+NEEDS_NO_OPERATOR = [
+    NEEDS_A_SYSTEM,
+    pytest.mark.skipif(
+        os.environ.get("E2E_OPERATOR", "pods") != "pods",
+        reason="the operator is not installed by these tests",
+    ),
+]
 SCRIPT_SECONDS = 400
 
 # Variables of config/deploy.sh, by the names that they have for tests.

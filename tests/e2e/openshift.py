@@ -29,33 +29,11 @@ PULL_SECRET = "builder-dockercfg-e2e"
 @contextmanager
 def admission() -> Iterator[None]:
     """While this is entered, new pods in namespaces with the label LABEL are OpenShift's."""
-    made = server_certificate(f"{NAME}.{NAMESPACE}.svc")
-    metadata = {"name": NAME, "namespace": NAMESPACE, "labels": {"app": NAME}}
-    apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    apply(
-        {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": metadata,
-            "stringData": {"tls.crt": made.chain, "tls.key": made.key},
-        },
-        _pod(metadata),
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": metadata,
-            "spec": {
-                "selector": {"app": NAME},
-                "ports": [{"port": 443, "targetPort": openshift_admission.PORT}],
-            },
-        },
-    )
-    kubectl("-n", NAMESPACE, "wait", "--for=condition=Ready", f"pod/{NAME}", "--timeout=60s")
-    apply(_webhook(made.authority))
     try:
+        _install()
         yield
     finally:
-        kubectl("delete", "mutatingwebhookconfiguration", NAME)
+        kubectl("delete", "mutatingwebhookconfiguration", NAME, "--ignore-not-found")
         kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
@@ -91,6 +69,32 @@ def add_pull_secret(instance: Instance, account: str) -> None:
     eventually(lambda: get(instance.namespace, "serviceaccount", account), 60)
     patch = f'{{"imagePullSecrets": [{{"name": "{PULL_SECRET}"}}]}}'
     kubectl("-n", instance.namespace, "patch", "serviceaccount", account, "--patch", patch)
+
+
+def _install() -> None:
+    made = server_certificate(f"{NAME}.{NAMESPACE}.svc")
+    metadata = {"name": NAME, "namespace": NAMESPACE, "labels": {"app": NAME}}
+    apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": metadata,
+            "stringData": {"tls.crt": made.chain, "tls.key": made.key},
+        },
+        _pod(metadata),
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": metadata,
+            "spec": {
+                "selector": {"app": NAME},
+                "ports": [{"port": 443, "targetPort": openshift_admission.PORT}],
+            },
+        },
+    )
+    kubectl("-n", NAMESPACE, "wait", "--for=condition=Ready", f"pod/{NAME}", "--timeout=60s")
+    apply(_webhook(made.authority))
 
 
 def _pod(metadata: Object) -> Object:

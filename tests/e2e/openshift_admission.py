@@ -1,14 +1,15 @@
 """What OpenShift does to new pods, as a mutating webhook: the SecurityContextConstraints `restricted-v2`.
 
 Runs in a pod by itself, so it imports nothing but the standard library. OpenShift keeps the ranges of a
-namespace in its annotations; here all namespaces have the same. SELinux is left out,
-since few test clusters have it.
+namespace in its annotations; here all namespaces have the same. SELinux is
+left out, since few test clusters have it.
 https://docs.openshift.com/container-platform/4.16/authentication/managing-security-context-constraints.html
 """
 
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import ssl
 import sys
@@ -53,7 +54,7 @@ def refusals(pod: Object) -> list[str]:
 
 def constrained(pod: Object) -> Object:
     """The pod with what `restricted-v2` adds to it."""
-    made: Object = json.loads(json.dumps(pod))
+    made: Object = copy.deepcopy(pod)
     made["metadata"].setdefault("annotations", {}).update(
         {
             "openshift.io/scc": "restricted-v2",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-import asyncssh
-
 from tests.e2e.operator import kubectl
-from tests.ssh_gateway.harness import KEY, LineClient
+from tests.ssh_gateway.harness import KEY, LineClient, log_in, speaking
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
+
+    import asyncssh
 
     from tests.e2e.instances import Instance
 
@@ -30,22 +29,11 @@ async def connect(
     """A login at the Service, by the host key that the instance publishes."""
     address = jsonpath(instance, "service", gateway(instance), "{.spec.clusterIP}")
     published = jsonpath(instance, "climcpinstance", instance.name, "{.status.ssh.knownHosts}")
-    return await asyncssh.connect(
-        address,
-        username=username,
-        client_keys=[key],
-        known_hosts=asyncssh.import_known_hosts(f"{address} {published.split(maxsplit=1)[1]}"),
-        agent_path=None,
-        config=None,
-    )
+    return await log_in(address, 22, username, key, f"{address} {published.split(maxsplit=1)[1]}")
 
 
-@asynccontextmanager
-async def client(instance: Instance, username: str) -> AsyncIterator[LineClient]:
-    async with await connect(instance, username) as connection:
-        made = LineClient(connection, await connection.create_process(encoding=None))
-        await made.initialize()
-        yield made
+def client(instance: Instance, username: str) -> AbstractAsyncContextManager[LineClient]:
+    return speaking(connect(instance, username))
 
 
 async def stdout(connected: LineClient, command: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e import openshift
-from tests.e2e.installation import NEEDS_A_SYSTEM, install, uninstall
+from tests.e2e.installation import NEEDS_NO_OPERATOR, install, uninstall
 from tests.e2e.instances import (
     INVESTIGATOR,
     READ_CONFIG_MAPS,
@@ -21,7 +21,7 @@ from tests.e2e.instances import (
 )
 from tests.e2e.node import nodes
 from tests.e2e.openshift_admission import USERS
-from tests.e2e.operator import NAMESPACE, Object, apply, eventually, kubectl, objects
+from tests.e2e.operator import NAMESPACE, Object, apply, eventually, objects
 from tests.e2e.ssh_client import client, stdout
 from tests.hooks.world import ALLOWLIST, KUBERNETES
 from tests.ssh_gateway.harness import KEY, public
@@ -30,13 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [
-    NEEDS_A_SYSTEM,
-    pytest.mark.skipif(
-        os.environ.get("E2E_OPERATOR", "pods") != "pods",
-        reason="the operator is not installed by these tests",
-    ),
-]
+pytestmark = NEEDS_NO_OPERATOR
 READY_SECONDS = 60
 SSH = {"routes": [{"username": "agent", "authorizedKeysSecret": "agents"}]}
 
@@ -44,7 +38,7 @@ SSH = {"routes": [{"username": "agent", "authorizedKeysSecret": "agents"}]}
 @pytest.fixture(scope="module")
 def platform() -> Iterator[None]:
     with openshift.admission():
-        kubectl("create", "namespace", NAMESPACE)
+        apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         openshift.constrain(NAMESPACE)
         install(OVERLAY="openshift")
         yield
@@ -71,16 +65,16 @@ def apply_on_openshift(instance: Instance, spec: Object) -> None:
     instance.wait_for("Ready", READY_SECONDS)
 
 
+def users(pods: list[Object]) -> set[int]:
+    return {it["securityContext"]["runAsUser"] for pod in pods for it in pod["spec"]["containers"]}
+
+
 def test_the_stand_in_refuses_a_user_id_of_our_own(ready: Instance) -> None:
     """The positive control: with the generic overlay's pods nothing would start."""
     spec = {"securityContext": {"runAsUser": 1000}, "containers": [{"name": "it", "image": "any"}]}
     metadata = {"name": "refused", "namespace": ready.namespace}
     with pytest.raises(AssertionError, match="runAsUser: 1000 must be in"):
         apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-
-
-def users(pods: list[Object]) -> set[int]:
-    return {it["securityContext"]["runAsUser"] for pod in pods for it in pod["spec"]["containers"]}
 
 
 def test_what_the_platform_adds_is_left_alone(ready: Instance) -> None:

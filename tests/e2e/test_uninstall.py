@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cli_mcp import names
-from tests.e2e.installation import NEEDS_A_SYSTEM, install, uninstall
+from tests.e2e.installation import NEEDS_NO_OPERATOR, install, uninstall
 from tests.e2e.instances import Instance, new_namespace
 from tests.e2e.operator import NAMESPACE, eventually, get, kubectl, objects
 from tests.hooks.world import ALLOWLIST
@@ -18,13 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [
-    NEEDS_A_SYSTEM,
-    pytest.mark.skipif(
-        os.environ.get("E2E_OPERATOR", "pods") != "pods",
-        reason="the operator is not installed by these tests",
-    ),
-]
+pytestmark = NEEDS_NO_OPERATOR
 
 CRD = f"{names.PLURAL}.{names.GROUP}"
 

@@ -198,7 +198,7 @@ async def test_a_state_is_saved_when_a_new_shell_would_get_another_one(tmp_path:
         await session.start()
         saves = []
         for command in (
-            *("true", "false | true", "echo $RANDOM $EPOCHREALTIME $LINENO"),
+            *("true", "false", "echo $RANDOM $EPOCHREALTIME $EPOCHSECONDS $LINENO $HISTCMD"),
             *("X=1", "X=1", "cd /", f"rm {tmp_path}/state", "true"),
         ):
             before = state_file.saves
@@ -207,8 +207,8 @@ async def test_a_state_is_saved_when_a_new_shell_would_get_another_one(tmp_path:
         await session.close("done")
     assert saves == [
         ("true", 1),  # the first
-        ("false | true", 0),
-        ("echo $RANDOM $EPOCHREALTIME $LINENO", 0),
+        ("false", 0),
+        ("echo $RANDOM $EPOCHREALTIME $EPOCHSECONDS $LINENO $HISTCMD", 0),
         ("X=1", 1),
         ("X=1", 0),
         ("cd /", 1),

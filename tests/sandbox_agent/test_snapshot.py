@@ -24,7 +24,6 @@ def restored(snapshot: Snapshot, then: str) -> str:
         (b'declare -- TMOUT="1"\ndeclare -- A="1"\n', "echo $TMOUT$A", "1\n"),
         (b'declare -- BASH_XTRACEFD="1"\ndeclare -- A="1"\n', "set -x; echo $A", "1\n"),
         (b'declare -x PWD="/nowhere"\n', "echo $PWD", "/\n"),
-        (b'declare -- LINENO="7000"\n', "((LINENO < 7000)) && echo on", "on\n"),
         (b'declare -x OLDPWD="/usr"\n', "cd -", "/usr\n"),
         (b'declare -r OLDPWD="/usr"\n', "pwd", "/\n"),
         (b'declare -r BASHOPTS="extglob"\n', "shopt -q extglob && ! shopt -q sourcepath && echo on", "on\n"),

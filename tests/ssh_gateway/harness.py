@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -84,6 +84,30 @@ class RunningGateway:
             return False
         connection.abort()
         return True
+
+
+async def log_in(
+    host: str, port: int, username: str, key: asyncssh.SSHKey, known_hosts: str
+) -> asyncssh.SSHClientConnection:
+    """`known_hosts` are lines of such a file, sshd(8)."""
+    return await asyncssh.connect(
+        host,
+        port,
+        username=username,
+        client_keys=[key],
+        known_hosts=asyncssh.import_known_hosts(known_hosts),
+        agent_path=None,
+        config=None,
+    )
+
+
+@asynccontextmanager
+async def speaking(logging_in: Awaitable[asyncssh.SSHClientConnection]) -> AsyncIterator["LineClient"]:
+    """A client of MCP on a connection of its own."""
+    async with await logging_in as connection:
+        client = LineClient(connection, await connection.create_process(encoding=None))
+        await client.initialize()
+        yield client
 
 
 @dataclass

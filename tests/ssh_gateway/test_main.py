@@ -21,10 +21,11 @@ from tests.hooks.world import ALLOWLIST, NAMESPACE, World
 from tests.kube.server import Server
 from tests.mcp_server.agents.fake_agent import key_pair, write_keys
 from tests.mcp_server.whole import TOKENS, agent, collect, kubeconfig_for, move, running
-from tests.ssh_gateway.harness import KEY, OTHER_KEY, SECRET, LineClient, public
+from tests.ssh_gateway.harness import KEY, OTHER_KEY, SECRET, LineClient, log_in, public, speaking
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
 
 # Not the loopback addresses of the tests of the HTTP server, whose agents have the same port.
 _NETWORK = "127.77.0"
@@ -46,22 +47,11 @@ class WholeGateway:
     audit: list[str] = field(default_factory=list)
 
     async def connect(self, username: str, key: asyncssh.SSHKey = KEY) -> asyncssh.SSHClientConnection:
-        return await asyncssh.connect(
-            "127.0.0.1",
-            self.port,
-            username=username,
-            client_keys=[key],
-            known_hosts=asyncssh.import_known_hosts(f"[127.0.0.1]:{self.port} {self.public_host_key}"),
-            agent_path=None,
-            config=None,
-        )
+        known_hosts = f"[127.0.0.1]:{self.port} {self.public_host_key}"
+        return await log_in("127.0.0.1", self.port, username, key, known_hosts)
 
-    @asynccontextmanager
-    async def client(self, username: str) -> AsyncIterator[LineClient]:
-        async with await self.connect(username) as connection:
-            client = LineClient(connection, await connection.create_process(encoding=None))
-            await client.initialize()
-            yield client
+    def client(self, username: str) -> AbstractAsyncContextManager[LineClient]:
+        return speaking(self.connect(username))
 
     def events(self) -> list[str]:
         return [json.loads(line)["event"] for line in self.audit]
