@@ -1,8 +1,10 @@
 """`cli-mcp hooks`: the webhooks under gunicorn, one process with threads.
 
 By default on loopback, for a Metacontroller in the same pod. Elsewhere it needs TLS and a bearer token, since
-requests carry the contents of Secrets.
+requests carry the contents of Secrets. Health and metrics carry none, and can have a listener of their own.
 """
+
+from __future__ import annotations
 
 import argparse
 import gc
@@ -11,14 +13,22 @@ import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flask import Flask
 from gunicorn.app.base import BaseApplication
+from prometheus_client import CollectorRegistry
 
-from hooks.app import create_app
+from cli_mcp.program import CannotStart, listen_address
+from hooks.app import create_app, create_metrics_app
 from hooks.keys import RandomKeys
 from hooks.settings import InvalidSettings, settings_from
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+Address = tuple[str, int]
+"""An IP address, "" for all of them, and a port."""
 
 DEFAULT_LISTEN = "127.0.0.1:8070"
 # As many as Metacontroller has workers for one controller, and some for probes and metrics.
@@ -32,7 +42,7 @@ _GC_THRESHOLD_CONTAINERS = 500_000
 class HookServer(BaseApplication):
     """gunicorn without its own command line and configuration files."""
 
-    def __init__(self, app: Flask, options: dict[str, Any]) -> None:
+    def __init__(self, app: WSGIApplication, options: dict[str, Any]) -> None:
         self._app = app
         self._options = options
         super().__init__()
@@ -47,28 +57,51 @@ class HookServer(BaseApplication):
 
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
-    if not _is_loopback(options.listen) and not (options.tls_cert and options.tls_key and options.token_file):
-        print(
-            f"cli-mcp hooks: {options.listen} is not loopback, and requests carry Secrets; give --tls-cert, "
-            "--tls-key and --token-file, or listen on 127.0.0.1",
-            file=sys.stderr,
-        )
-        return 2
     try:
+        _check(options)
         settings = settings_from(os.environ)
-    except InvalidSettings as error:
+    except (CannotStart, InvalidSettings) as error:
         print(f"cli-mcp hooks: {error}", file=sys.stderr)
         return 2
-    token_file = options.token_file
-    app = create_app(
+    token_file, registry = options.token_file, CollectorRegistry()
+    app: WSGIApplication = create_app(
         settings,
         RandomKeys(),
         lambda: datetime.now(UTC),
         expected_token=(lambda: token_file.read_text().strip()) if token_file else None,
+        registry=registry,
     )
+    listeners = [options.listen]
+    if options.metrics_listen:
+        listeners.append(options.metrics_listen)
+        app = only_at_port(options.listen[1], app, create_metrics_app(registry))
     collect_garbage_rarely()
-    HookServer(app, gunicorn_options(options.listen, options.tls_cert, options.tls_key)).run()
+    HookServer(app, gunicorn_options(listeners, options.tls_cert, options.tls_key)).run()
     return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raises CannotStart."""
+    host, port = options.listen
+    has_guards = options.tls_cert and options.tls_key and options.token_file
+    if not _is_loopback(host) and not has_guards:
+        raise CannotStart(
+            f"--listen {host or 'any address'} is not loopback, and requests carry Secrets; give --tls-cert, "
+            "--tls-key and --token-file, or listen on 127.0.0.1"
+        )
+    if options.metrics_listen and port in (0, options.metrics_listen[1]):
+        raise CannotStart("--listen and --metrics-listen need a port each, and not the same")
+
+
+def only_at_port(port: int, app: WSGIApplication, elsewhere: WSGIApplication) -> WSGIApplication:
+    """`app` for what came to the listener with that port, and for all other requests `elsewhere`."""
+
+    def by_listener(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        # gunicorn has it from the listening socket, not from what the client says.
+        chosen = app if environ["SERVER_PORT"] == str(port) else elsewhere
+        return chosen(environ, start_response)
+
+    return by_listener
 
 
 def collect_garbage_rarely() -> None:
@@ -78,18 +111,14 @@ def collect_garbage_rarely() -> None:
     gc.set_threshold(_GC_THRESHOLD_CONTAINERS, 10, 10)
 
 
-def _is_loopback(listen: str) -> bool:
-    host = listen.rpartition(":")[0].strip("[]")
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False  # another name, which may mean any address
+def _is_loopback(host: str) -> bool:
+    return bool(host) and ipaddress.ip_address(host).is_loopback
 
 
-def gunicorn_options(listen: str, tls_cert: Path | None, tls_key: Path | None) -> dict[str, Any]:
+def gunicorn_options(listeners: list[Address], tls_cert: Path | None, tls_key: Path | None) -> dict[str, Any]:
     tls = {"certfile": str(tls_cert), "keyfile": str(tls_key)} if tls_cert and tls_key else {}
     return {
-        "bind": listen,
+        "bind": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in listeners],
         "worker_class": "gthread",
         "workers": 1,
         "threads": THREADS,
@@ -103,8 +132,20 @@ def gunicorn_options(listen: str, tls_cert: Path | None, tls_key: Path | None) -
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cli-mcp hooks", description="The reconcile webhooks.")
-    parser.add_argument("--listen", default=DEFAULT_LISTEN, help="host:port (default %(default)s)")
-    parser.add_argument("--tls-cert", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--listen",
+        type=listen_address,
+        default=listen_address(DEFAULT_LISTEN),
+        metavar="[HOST]:PORT",
+        help=f"where Metacontroller asks (default {DEFAULT_LISTEN})",
+    )
+    parser.add_argument(
+        "--metrics-listen",
+        type=listen_address,
+        metavar="[HOST]:PORT",
+        help="another address, for /healthz and /metrics alone",
+    )
+    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="for both addresses")
     parser.add_argument("--tls-key", type=Path, metavar="FILE")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="the bearer token to ask for")
     return parser

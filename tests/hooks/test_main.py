@@ -17,7 +17,8 @@ import pytest
 
 from cli_mcp.authority import generate_authority
 from hooks import main
-from tests.hooks.test_app import REQUEST
+from tests.cred_proxy.test_main import free_port
+from tests.hooks.test_app import HOOKS, REQUEST
 
 DEADLINE_SECONDS = 60
 START = "import sys; from hooks import main; sys.exit(main.main(sys.argv[1:]))"
@@ -60,6 +61,12 @@ def post(url: str, context: ssl.SSLContext | None = None, **headers: str) -> int
             time.sleep(0.05)
 
 
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
 def test_the_hooks_answer_on_loopback_and_end_when_told() -> None:
     with running("--listen", "127.0.0.1:0") as port:
         assert post(f"http://127.0.0.1:{port}/sync") == 200
@@ -89,7 +96,6 @@ def test_elsewhere_they_want_tls_and_a_token_which_may_change(tmp_path: Path) ->
     [
         ["--listen", "0.0.0.0:8070"],
         ["--listen", ":8070"],
-        ["--listen", "127.evil.example:8070"],
         ["--listen", "10.0.0.1:8070", "--tls-cert", "c", "--tls-key", "k"],
         ["--listen", "10.0.0.1:8070", "--token-file", "t"],
     ],
@@ -103,7 +109,34 @@ def test_secrets_are_not_served_to_a_network_without_tls_and_token(
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:1", "127.1.2.3:1", "localhost:1", "[::1]:1"])
 def test_loopback_needs_neither(listen: str) -> None:
-    assert main._is_loopback(listen)
+    main._check(main._parser().parse_args(["--listen", listen]))
+
+
+def test_a_name_is_no_address_to_listen_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.main(["--listen", "127.evil.example:8070"])
+    assert "'127.evil.example' is no IP address" in capsys.readouterr().err
+
+
+def test_a_second_listener_has_health_and_metrics_and_no_hooks() -> None:
+    hooks, metrics = free_port(), free_port()
+    with running("--listen", f"127.0.0.1:{hooks}", "--metrics-listen", f"127.0.0.1:{metrics}"):
+        assert post(f"http://127.0.0.1:{hooks}/sync") == 200
+        for path in HOOKS:
+            assert post(f"http://127.0.0.1:{metrics}{path}", Host=f"127.0.0.1:{hooks}") == 404
+            assert post(f"http://127.0.0.1:{metrics}//{path}") == 404
+        assert get(f"http://127.0.0.1:{metrics}/healthz") == "ok\n"
+        counted = 'cli_mcp_hook_requests_total{hook="sync",outcome="ok"} 1.0'
+        for port in (hooks, metrics):
+            assert counted in get(f"http://127.0.0.1:{port}/metrics")
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.0.0.1:9090"])
+def test_the_second_listener_is_told_from_the_first_by_its_port(
+    listen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["--listen", listen, "--metrics-listen", "0.0.0.0:9090"]) == 2
+    assert "need a port each, and not the same" in capsys.readouterr().err
 
 
 def test_a_platform_that_does_not_exist_is_refused(

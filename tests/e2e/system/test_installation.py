@@ -18,7 +18,8 @@ pytestmark = pytest.mark.skipif(
 TAKE_OVER_SECONDS = 60
 # A new pod is open for a moment on some network plugins.
 POLICY_LAG_SECONDS = 2
-METRICS_PORT, HOOKS_PORT, PROXY_PORT, PROXY_METRICS_PORT, AGENT_PORT = 9999, 8070, 8080, 9090, 8090
+METRICS_PORT, HOOKS_PORT, HOOKS_METRICS_PORT = 9999, 8070, 9090
+PROXY_PORT, PROXY_METRICS_PORT, AGENT_PORT = 8080, 9090, 8090
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def test_pods_have_the_images_of_the_installation(ready: Instance) -> None:
 def test_nothing_of_the_operator_is_open_to_pods(ready: Instance, stray: str) -> None:
     operator = Instance(NAMESPACE)
     for pod in operator_pods():
-        for port in (METRICS_PORT, HOOKS_PORT):
+        for port in (METRICS_PORT, HOOKS_PORT, HOOKS_METRICS_PORT):
             assert operator.connects(pod["metadata"]["name"], "127.0.0.1", port), "the positive control"
             assert not ready.connects(stray, pod["status"]["podIP"], port), port
 
