@@ -1,10 +1,14 @@
-"""What of OpenShift an installation depends on, on any cluster: user ids that it chooses, its service CA."""
+"""What of OpenShift an installation depends on: user ids that it chooses, its service CA.
+
+On OpenShift these are its own; on any other cluster something stands in for each of them.
+"""
 
 from __future__ import annotations
 
 import base64
 import os
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,14 +25,24 @@ NAMESPACE = "e2e-openshift"
 NAME = "scc"
 # Of namespaces whose pods are constrained.
 LABEL = "example.com/openshift"
+USER_RANGE = "openshift.io/sa.scc.uid-range"
+INJECT_AUTHORITY = "service.beta.openshift.io/inject-cabundle"
 SERVING_CERTIFICATE = "service.beta.openshift.io/serving-cert-secret-name"
 SIGNED_BY = "service.beta.openshift.io/serving-cert-signed-by"
 PULL_SECRET = "builder-dockercfg-e2e"
 
 
+@cache
+def is_here() -> bool:
+    return get("", "customresourcedefinition", "securitycontextconstraints.security.openshift.io") is not None
+
+
 @contextmanager
 def admission() -> Iterator[None]:
-    """While this is entered, new pods in namespaces with the label LABEL are OpenShift's."""
+    """While this is entered, new pods in namespaces that are `constrain`ed are OpenShift's."""
+    if is_here():
+        yield
+        return
     try:
         _install()
         yield
@@ -38,11 +52,42 @@ def admission() -> Iterator[None]:
 
 
 def constrain(namespace: str) -> None:
+    """OpenShift itself does so with all namespaces."""
     kubectl("label", "namespace", namespace, f"{LABEL}=", "--overwrite")
 
 
-def sign_server_certificate(instance: Instance) -> None:
-    """What the service CA does once it sees the annotation of the server's Service."""
+def user_of(namespace: str) -> int:
+    """The id with which the pods of a namespace run."""
+    found = get("", "namespace", namespace)
+    assert found is not None
+    users = found["metadata"].get("annotations", {}).get(USER_RANGE)
+    return int(users.partition("/")[0]) if users else openshift_admission.USERS[0]
+
+
+def trust_server_certificate(instance: Instance) -> None:
+    """Have the service CA sign the certificate that the annotation of the server's Service asks for."""
+    if is_here():
+        _trust_service_authority(instance)
+    else:
+        _sign_server_certificate(instance)
+
+
+def add_pull_secret(instance: Instance, account: str) -> None:
+    """What OpenShift does to every ServiceAccount, for its own registry. Admission adds it to the pods."""
+    eventually(lambda: get(instance.namespace, "serviceaccount", account), 60)
+    patch = f'{{"imagePullSecrets": [{{"name": "{PULL_SECRET}"}}]}}'
+    kubectl("-n", instance.namespace, "patch", "serviceaccount", account, "--patch", patch)
+
+
+def _trust_service_authority(instance: Instance) -> None:
+    name = "service-authority"
+    metadata = {"name": name, "namespace": instance.namespace, "annotations": {INJECT_AUTHORITY: "true"}}
+    apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+    eventually(lambda: instance.child("configmap", name).get("data"))
+    instance.authority_file.write_text(instance.child("configmap", name)["data"]["service-ca.crt"])
+
+
+def _sign_server_certificate(instance: Instance) -> None:
     name = f"cli-mcp-{instance.name}"
     eventually(lambda: get(instance.namespace, "service", name), 60)
     service = instance.child("service", name)
@@ -62,13 +107,6 @@ def sign_server_certificate(instance: Instance) -> None:
     kubectl(
         "-n", instance.namespace, "annotate", "service", name, f"{SIGNED_BY}=openshift-service-serving-signer"
     )
-
-
-def add_pull_secret(instance: Instance, account: str) -> None:
-    """What OpenShift does to every ServiceAccount, for its own registry. Admission adds it to the pods."""
-    eventually(lambda: get(instance.namespace, "serviceaccount", account), 60)
-    patch = f'{{"imagePullSecrets": [{{"name": "{PULL_SECRET}"}}]}}'
-    kubectl("-n", instance.namespace, "patch", "serviceaccount", account, "--patch", patch)
 
 
 def _install() -> None:

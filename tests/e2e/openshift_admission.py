@@ -58,6 +58,7 @@ def constrained(pod: Object) -> Object:
     made["metadata"].setdefault("annotations", {}).update(
         {
             "openshift.io/scc": "restricted-v2",
+            "seccomp.security.alpha.kubernetes.io/pod": "runtime/default",
             "security.openshift.io/validated-scc-subject-type": "serviceaccount",
         }
     )

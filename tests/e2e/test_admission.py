@@ -24,6 +24,7 @@ from tests.e2e.admission_attacks import (
     creating_workspace,
     deleting,
     limits,
+    meta,
     patching,
     variable,
     workspace_volume,
@@ -148,6 +149,13 @@ def status_of(policy: str) -> Object:
 
 
 SERVERS = ("demo", "demo-ssh")
+# To new pods, before the policies see them: by limit ranges, and by OpenShift's constraints.
+ADDED_BY_ADMISSION = {
+    "kubernetes.io/limit-ranger": "LimitRanger plugin set: cpu request for container sandbox",
+    "openshift.io/scc": "restricted-v2",
+    "seccomp.security.alpha.kubernetes.io/pod": "runtime/default",
+    "security.openshift.io/validated-scc-subject-type": "user",
+}
 
 
 @pytest.mark.parametrize("account", SERVERS)
@@ -162,8 +170,9 @@ SERVERS = ("demo", "demo-ssh")
         deleting("cli-mcp-demo-pool-2"),
         # Less than the instance grants is no attack.
         creating_pod(limits(memory="512Mi", cpu="100m")),
+        creating_pod(meta(annotations=ADDED_BY_ADMISSION)),
     ],
-    ids=["create", "workspace", "resume", "unapplied", "delete", "less"],
+    ids=["create", "workspace", "resume", "unapplied", "delete", "less", "added-to"],
 )
 def test_what_a_server_and_a_gateway_do_passes(world: World, account: str, request_: Attack) -> None:
     assert refusal(request_(world)(world.server(account))) == ""
