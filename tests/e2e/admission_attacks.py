@@ -206,9 +206,6 @@ ATTACKS: dict[str, dict[str, Attack]] = {
     },
     "a new sandbox has the annotations of its session": {
         "another network": creating_pod(meta(annotations={"k8s.v1.cni.cncf.io/networks": "x"})),
-        "no seccomp profile": creating_pod(
-            meta(annotations={"seccomp.security.alpha.kubernetes.io/pod": "unconfined"})
-        ),
     },
     "last-applied-configuration of a new sandbox": {
         "what Metacontroller applies": creating_pod(

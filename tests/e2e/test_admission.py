@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -176,6 +177,17 @@ ADDED_BY_ADMISSION = {
 )
 def test_what_a_server_and_a_gateway_do_passes(world: World, account: str, request_: Attack) -> None:
     assert refusal(request_(world)(world.server(account))) == ""
+
+
+@pytest.mark.parametrize("field", ["labels", "annotations"])
+def test_what_admission_of_the_cluster_adds_is_named_with_the_remedy(world: World, field: str) -> None:
+    added = creating_pod(meta(**{field: {"example.com/a": "x", "example.com/b": "y"}}))
+    said = refusal(added(world)(world.server()))
+    # The order of a map's keys is nobody's.
+    assert re.search("others: (example.com/a, example.com/b|example.com/b, example.com/a); ", said), said
+    assert said.endswith(
+        "what your cluster adds to every pod belongs into ValidatingAdmissionPolicy cli-mcp-sandboxes"
+    )
 
 
 @pytest.mark.parametrize("account", SERVERS)
