@@ -1,8 +1,8 @@
 """What OpenShift does to new pods, as a mutating webhook: the SecurityContextConstraints `restricted-v2`.
 
 Runs in a pod by itself, so it imports nothing but the standard library. OpenShift keeps the ranges of a
-namespace in its annotations; here all namespaces have the same. SELinux is
-left out, since few test clusters have it.
+namespace in its annotations; here all namespaces have the same. What it adds is what OpenShift's own admission was
+seen to add.
 https://docs.openshift.com/container-platform/4.16/authentication/managing-security-context-constraints.html
 """
 
@@ -59,11 +59,12 @@ def constrained(pod: Object) -> Object:
         {
             "openshift.io/scc": "restricted-v2",
             "seccomp.security.alpha.kubernetes.io/pod": "runtime/default",
-            "security.openshift.io/validated-scc-subject-type": "serviceaccount",
+            "security.openshift.io/validated-scc-subject-type": "user",
         }
     )
     context = made["spec"].setdefault("securityContext", {})
     context.setdefault("fsGroup", GROUPS[0])
+    context.setdefault("seLinuxOptions", {"level": "s0:c26,c5"})
     context.setdefault("seccompProfile", {"type": "RuntimeDefault"})
     for container in containers(made["spec"]):
         own = container.setdefault("securityContext", {})
