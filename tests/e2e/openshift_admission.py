@@ -1,7 +1,7 @@
 """What OpenShift does to new pods, as a mutating webhook: the SecurityContextConstraints `restricted-v2`.
 
 Runs in a pod by itself, so it imports nothing but the standard library. OpenShift keeps the ranges of a
-namespace in its annotations; here all namespaces have the same. What it adds is what OpenShift's own admission was
+namespace in its annotations; here all namespaces have the same. It adds what OpenShift's own admission was
 seen to add.
 https://docs.openshift.com/container-platform/4.16/authentication/managing-security-context-constraints.html
 """
