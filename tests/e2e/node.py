@@ -83,7 +83,12 @@ def nodes() -> Iterator[Nodes]:
     """In a namespace of their own, whose pods may do what those of the tested ones may not."""
     namespace = f"e2e-nodes-{os.getpid()}"
     kubectl("create", "namespace", namespace)
-    kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=privileged")
+    # Without the second one OpenShift writes another value into the first.
+    labels = (
+        "pod-security.kubernetes.io/enforce=privileged",
+        "security.openshift.io/scc.podSecurityLabelSync=false",
+    )
+    kubectl("label", "namespace", namespace, "--overwrite", *labels)
     try:
         yield Nodes(namespace)
     finally:
