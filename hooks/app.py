@@ -37,7 +37,7 @@ def create_app(
     """The hooks, their health and metrics. With `expected_token`, asked at every request, hooks answer only
     to that bearer. Metrics are added to `registry`."""
     registry = registry or CollectorRegistry()
-    app = create_metrics_app(registry)
+    app = Flask(__name__, static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_REQUEST_BYTES
     requests = Counter(
         "cli_mcp_hook_requests_total", "Hook requests by outcome.", ("hook", "outcome"), registry=registry
@@ -81,13 +81,6 @@ def create_app(
     @app.post("/customize")
     def customize_hook() -> Response:
         return answered("customize", customize)
-
-    return app
-
-
-def create_metrics_app(registry: CollectorRegistry) -> Flask:
-    """Health and metrics alone, for whoever may not ask the hooks."""
-    app = Flask(__name__, static_folder=None)
 
     @app.get("/healthz")
     def healthz() -> Response:

@@ -1,7 +1,7 @@
 """`cli-mcp hooks`: the webhooks under gunicorn, one process with threads.
 
 By default on loopback, for a Metacontroller in the same pod. Elsewhere it needs TLS and a bearer token, since
-requests carry the contents of Secrets. Health and metrics carry none, and can have a listener of their own.
+requests carry the contents of Secrets. Metrics carry none, and can have a listener and threads of their own.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gunicorn.app.base import BaseApplication
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, start_http_server
 
 from cli_mcp.program import CannotStart, listen_address
-from hooks.app import create_app, create_metrics_app
+from hooks.app import create_app
 from hooks.keys import RandomKeys
 from hooks.settings import InvalidSettings, settings_from
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+    from collections.abc import Callable
+
+    from flask import Flask
 
 Address = tuple[str, int]
 """An IP address, "" for all of them, and a port."""
@@ -40,11 +41,12 @@ _GC_THRESHOLD_CONTAINERS = 500_000
 
 
 class HookServer(BaseApplication):
-    """gunicorn without its own command line and configuration files."""
+    """gunicorn without its own command line and configuration files. `on_start` is called in the worker."""
 
-    def __init__(self, app: WSGIApplication, options: dict[str, Any]) -> None:
+    def __init__(self, app: Flask, options: dict[str, Any], on_start: Callable[[], None]) -> None:
         self._app = app
         self._options = options
+        self._on_start = on_start
         super().__init__()
 
     def load_config(self) -> None:
@@ -52,6 +54,7 @@ class HookServer(BaseApplication):
             self.cfg.set(name, value)
 
     def load(self) -> Any:
+        self._on_start()
         return self._app
 
 
@@ -64,44 +67,34 @@ def main(arguments: list[str]) -> int:
         print(f"cli-mcp hooks: {error}", file=sys.stderr)
         return 2
     token_file, registry = options.token_file, CollectorRegistry()
-    app: WSGIApplication = create_app(
+    app = create_app(
         settings,
         RandomKeys(),
         lambda: datetime.now(UTC),
         expected_token=(lambda: token_file.read_text().strip()) if token_file else None,
         registry=registry,
     )
-    listeners = [options.listen]
-    if options.metrics_listen:
-        listeners.append(options.metrics_listen)
-        app = only_at_port(options.listen[1], app, create_metrics_app(registry))
+
+    def serve_metrics() -> None:
+        if options.metrics_listen:
+            # Not gunicorn's threads: whoever is slow there must not keep Metacontroller waiting.
+            host, port = options.metrics_listen
+            start_http_server(port, host or "0.0.0.0", registry=registry)
+
     collect_garbage_rarely()
-    HookServer(app, gunicorn_options(listeners, options.tls_cert, options.tls_key)).run()
+    HookServer(app, gunicorn_options(options.listen, options.tls_cert, options.tls_key), serve_metrics).run()
     return 0
 
 
 def _check(options: argparse.Namespace) -> None:
     """Raises CannotStart."""
-    host, port = options.listen
+    host, _ = options.listen
     has_guards = options.tls_cert and options.tls_key and options.token_file
     if not _is_loopback(host) and not has_guards:
         raise CannotStart(
             f"--listen {host or 'any address'} is not loopback, and requests carry Secrets; give --tls-cert, "
             "--tls-key and --token-file, or listen on 127.0.0.1"
         )
-    if options.metrics_listen and port in (0, options.metrics_listen[1]):
-        raise CannotStart("--listen and --metrics-listen need a port each, and not the same")
-
-
-def only_at_port(port: int, app: WSGIApplication, elsewhere: WSGIApplication) -> WSGIApplication:
-    """`app` for what came to the listener with that port, and for all other requests `elsewhere`."""
-
-    def by_listener(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        # gunicorn has it from the listening socket, not from what the client says.
-        chosen = app if environ["SERVER_PORT"] == str(port) else elsewhere
-        return chosen(environ, start_response)
-
-    return by_listener
 
 
 def collect_garbage_rarely() -> None:
@@ -115,10 +108,11 @@ def _is_loopback(host: str) -> bool:
     return bool(host) and ipaddress.ip_address(host).is_loopback
 
 
-def gunicorn_options(listeners: list[Address], tls_cert: Path | None, tls_key: Path | None) -> dict[str, Any]:
+def gunicorn_options(listen: Address, tls_cert: Path | None, tls_key: Path | None) -> dict[str, Any]:
+    host, port = listen
     tls = {"certfile": str(tls_cert), "keyfile": str(tls_key)} if tls_cert and tls_key else {}
     return {
-        "bind": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in listeners],
+        "bind": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
         "worker_class": "gthread",
         "workers": 1,
         "threads": THREADS,
@@ -143,9 +137,9 @@ def _parser() -> argparse.ArgumentParser:
         "--metrics-listen",
         type=listen_address,
         metavar="[HOST]:PORT",
-        help="another address, for /healthz and /metrics alone",
+        help="another address, for metrics alone, without TLS",
     )
-    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="for both addresses")
+    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="its certificate and chain")
     parser.add_argument("--tls-key", type=Path, metavar="FILE")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="the bearer token to ask for")
     return parser
