@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
         if options.metrics_listen:
             # Not gunicorn's threads: whoever is slow there must not keep Metacontroller waiting.
             host, port = options.metrics_listen
-            start_http_server(port, host or "0.0.0.0", registry=registry)
+            start_http_server(port, host or "0.0.0.0", registry=registry)  # noqa: S104 - asked for
 
     collect_garbage_rarely()
     HookServer(app, gunicorn_options(options.listen, options.tls_cert, options.tls_key), serve_metrics).run()
