@@ -14,8 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from mcp_server.backend import SessionKey
 from mcp_server.catalogue import Offer
-from mcp_server.guards import caller_of
-from mcp_server.plain_answer import PlainAnswer
+from mcp_server.exchange import exchange, handshake_request
+from mcp_server.guards import caller_of, replay
 from mcp_server.settings import ServerSettings
 from mcp_server.tool import SESSION_HEADER, parse_session_id
 from mcp_server.tool_calls import ToolCalls
@@ -28,10 +28,9 @@ class McpEndpoint:
     """An ASGI application; it serves while `running()` is entered."""
 
     def __init__(self, calls: ToolCalls, settings: ServerSettings, tools: Offer) -> None:
-        server = tool_server(calls, tools, _session_of, _WHICH)
-        # Event streams: progress, keep-alive comments and a noticed disconnect need one. See PlainAnswer.
+        self._server = tool_server(calls, tools, _session_of, _WHICH)
         self._manager = StreamableHTTPSessionManager(
-            server, stateless=True, json_response=False, max_request_body_size=settings.max_body_bytes
+            self._server, stateless=True, json_response=False, max_request_body_size=settings.max_body_bytes
         )
 
     def running(self) -> AbstractAsyncContextManager[None]:
@@ -45,7 +44,12 @@ class McpEndpoint:
             )
             await response(scope, receive, send)
             return
-        await self._manager.handle_request(scope, receive, PlainAnswer(send))
+        body = (await receive())["body"]
+        asked = handshake_request(Request(scope), body)
+        if asked is not None:
+            await exchange(self._server, asked, receive, send)
+        else:
+            await self._manager.handle_request(scope, replay(body, receive), send)
 
 
 def _session_of(context: ServerRequestContext[Any, Request]) -> SessionKey:

@@ -156,7 +156,7 @@ class Guards:
             if isinstance(body, Refusal):
                 refusal = body
             else:
-                receive = _replay(body, receive)
+                receive = replay(body, receive)
         if refusal is not None:
             self._on_refusal(refusal.reason)
             await refusal.response()(scope, receive, send)
@@ -198,7 +198,7 @@ class Guards:
             return Refusal(408, "body_timeout", f"The request did not arrive within {seconds:g} s.")
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
+def replay(body: bytes, receive: Receive) -> Receive:
     """A `receive` that gives `body` in one piece, then what comes after it."""
     pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 

@@ -14,6 +14,7 @@ from mcp_server.cluster import writes
 from mcp_server.cluster.cache import PodCache
 from mcp_server.cluster.diagnosis import delay_of, ended, exit_text
 from mcp_server.cluster.pods import SandboxPod
+from mcp_server.waiting import first_of
 
 _EXPLANATION_SECONDS = 2.0
 """How long the cluster may take to say why an agent is gone."""
@@ -143,7 +144,7 @@ class Commands:
                     if not pod.usable:
                         raise NotServing(pod)
                     check(pod)
-                    await _first(task, changed)
+                    await first_of(task, changed.wait())
                     if task.done():
                         return await task
                     changed.clear()
@@ -182,12 +183,3 @@ def _cut_off(pod: SandboxPod) -> ExecutionError:
         "again. Files stay, and the shell gets back the state from before this command. How far the command "
         "came is unknown."
     )
-
-
-async def _first(task: asyncio.Task[T], event: asyncio.Event) -> None:
-    """Return when the task is done or the event is set."""
-    waiting = asyncio.create_task(event.wait())
-    try:
-        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waiting.cancel()

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import httpx2
 import mcp.server._streamable_http_modern
 import pytest
-import sse_starlette
 from mcp import MCPError
 from mcp.types import CallToolResult, TextContent
 
+import mcp_server.exchange
 from cli_mcp.execution import (
     ExecutionError,
     NotSessionOwner,
@@ -525,9 +525,9 @@ async def test_a_connection_that_breaks_interrupts_the_command(server: RunningSe
 
 @pytest.fixture
 def short_keep_alive(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The libraries' 15 s, which are short enough for proxies and too long for a test."""
+    """15 s are short enough for proxies and too long for a test."""
     monkeypatch.setattr(mcp.server._streamable_http_modern, "_SSE_PING_INTERVAL", 0.2)
-    monkeypatch.setattr(sse_starlette.EventSourceResponse, "DEFAULT_PING_INTERVAL", 0.2)
+    monkeypatch.setattr(mcp_server.exchange, "PING_SECONDS", 0.2)
     yield
 
 
