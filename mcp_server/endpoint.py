@@ -1,6 +1,8 @@
 """`/mcp`: the tools over MCP's Streamable HTTP, for clients of the handshake era and of 2026-07-28 alike.
 
-Both are served without a protocol session, so that any replica can answer any request.
+Both are served without a protocol session, so that any replica can answer any request. Requests of the
+handshake era are answered by mcp_server.exchange, all else by the SDK: the later era, notifications, and what is
+none of these.
 """
 
 from contextlib import AbstractAsyncContextManager
@@ -25,7 +27,7 @@ _WHICH = f"Which one is told by the HTTP header {SESSION_HEADER}."
 
 
 class McpEndpoint:
-    """An ASGI application; it serves while `running()` is entered."""
+    """An ASGI application behind Guards, which has read the body; it serves while `running()` is entered."""
 
     def __init__(self, calls: ToolCalls, settings: ServerSettings, tools: Offer) -> None:
         self._server = tool_server(calls, tools, _session_of, _WHICH)

@@ -68,7 +68,7 @@ def handshake_request(request: Request, body: bytes) -> HandshakeRequest | None:
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         return None
     try:
-        message = jsonrpc_message_adapter.validate_python(pydantic_core.from_json(body), by_name=False)
+        message = jsonrpc_message_adapter.validate_python(pydantic_core.from_json(body))
     except ValueError:
         return None
     return HandshakeRequest(message, version, request) if isinstance(message, JSONRPCRequest) else None

@@ -10,6 +10,7 @@ from mcp import MCPError, types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import NoBackChannelError
+from mcp.shared.message import ServerMessageMetadata
 from starlette.requests import Request
 from starlette.types import Message
 
@@ -47,7 +48,8 @@ class Client:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
-        await asyncio.sleep(0)
+        # As a connection that is full now and then.
+        await asyncio.sleep(0.005 if message["type"] == "http.response.start" else 0)
         self.sent.append(message)
 
     @property
@@ -278,8 +280,9 @@ async def test_params_that_the_method_does_not_have_are_the_clients_fault() -> N
 
 async def test_a_handler_cannot_ask_the_client_anything() -> None:
     async def handler(context: Context) -> types.CallToolResult:
-        with pytest.raises(NoBackChannelError):
-            await context.session.send_ping()
+        for channel in (None, ServerMessageMetadata(related_request_id=context.request_id)):
+            with pytest.raises(NoBackChannelError):
+                await context.session.send_request(types.PingRequest(), types.EmptyResult, metadata=channel)
         return RESULT
 
     client = Client()
@@ -329,11 +332,12 @@ async def test_an_exchange_that_is_cancelled_cancels_the_request() -> None:
 
 async def test_nothing_of_it_is_left_when_it_is_over() -> None:
     before = asyncio.all_tasks()
-    await run(at_once, Client())
-    client = Client()
-    async with running(for_ever, client) as exchanging:
+    answered, left = Client(), Client()
+    await run(at_once, answered)
+    async with running(for_ever, left) as exchanging:
         await asyncio.sleep(0.01)
-        client.hung_up.set()
+        left.hung_up.set()
         await exchanging
     await asyncio.sleep(0.01)
     assert asyncio.all_tasks() == before
+    assert not answered.hung_up.is_set()
