@@ -1,8 +1,8 @@
 """`/mcp`: the tools over MCP's Streamable HTTP, for clients of the handshake era and of 2026-07-28 alike.
 
 Both are served without a protocol session, so that any replica can answer any request. Requests of the
-handshake era are answered by mcp_server.exchange, all else by the SDK: the later era, notifications, and what is
-none of these.
+handshake era are answered by mcp_server.exchange, all else by the SDK: the later era, notifications, and what
+is none of these.
 """
 
 from contextlib import AbstractAsyncContextManager
