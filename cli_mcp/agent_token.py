@@ -6,7 +6,7 @@ finds in the file `<kid>.pem`. Standard library only: the sandbox agent imports 
 
 import hashlib
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from cli_mcp.strict_json import integer, matching, members, parse
 
@@ -41,7 +41,7 @@ class Claims:
 
     def payload(self) -> dict[str, str | int]:
         """The claims set, to be signed."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def body_digest(body: bytes) -> str:

@@ -28,9 +28,7 @@ def parse(data: bytes, *, lone_surrogates: bool = False) -> Any:
     be encoded again, which is why they are refused unless asked for."""
     try:
         text = data.decode()
-        value = json.loads(
-            text, object_pairs_hook=_distinct, parse_float=_finite, parse_constant=_no_constant
-        )
+        value = _DECODER.decode(text)
         if not lone_surrogates and _LONE_SURROGATE_POSSIBLE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
@@ -54,6 +52,9 @@ def _finite(literal: str) -> float:
 
 def _no_constant(name: str) -> Never:
     raise ValueError(f"{name} is no JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_distinct, parse_float=_finite, parse_constant=_no_constant)
 
 
 def members(value: Any, **checks: Check) -> list[Any]:

@@ -39,6 +39,8 @@ from sandbox_agent.refused import Refused
 
 _JSON = "application/json"
 _NDJSON = "application/x-ndjson"
+# An answer that is here this soon goes in one piece: each further one wakes the server once more.
+_SHORT_SECONDS = 0.05
 
 RunCommand = Callable[[str, float, ProgressCallback], Awaitable[Outcome]]
 """See ShellSession.run."""
@@ -117,12 +119,16 @@ class AgentApi:
 
         self._admit(claims)
         call = self._calls.enter(claims.jti, _content(claims), work, encode_run_event)
-        return Response(
-            200, _NDJSON, Pieces(self._events(call), call.result), on_sent=lambda: self._sent(call)
+        accepted = encode_run_event(Accepted(self._identity))
+        answer = (
+            accepted + await call.result()
+            if await call.ends_within(_SHORT_SECONDS)
+            else Pieces(self._events(accepted, call), call.result)
         )
+        return Response(200, _NDJSON, answer, on_sent=lambda: self._sent(call))
 
-    async def _events(self, call: Call) -> AsyncGenerator[bytes, None]:
-        yield encode_run_event(Accepted(self._identity))
+    async def _events(self, accepted: bytes, call: Call) -> AsyncGenerator[bytes, None]:
+        yield accepted
         async with aclosing(call.follow()) as reports:
             async for progress in reports:
                 yield encode_run_event(progress)

@@ -70,6 +70,11 @@ class Call:
             if self._followers == 0 and not self._task.done():
                 self._lonely = self._loop.call_later(RECONNECT_SECONDS, self._abandon)
 
+    async def ends_within(self, seconds: float) -> bool:
+        """Whether it has ended, after `seconds` at most."""
+        await asyncio.wait((self._task,), timeout=seconds)
+        return self._task.done()
+
     async def result(self) -> bytes:
         """The encoded answer."""
         return await asyncio.shield(self._task)

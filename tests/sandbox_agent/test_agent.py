@@ -66,6 +66,22 @@ async def test_a_command_runs_in_a_shell_that_stays(client: SignedClient) -> Non
     assert await client.out('echo "$A $PWD"') == "1 /tmp\n"
 
 
+@pytest.mark.parametrize(("command", "pieces"), [("true", 1), ("sleep 0.3", 2)])
+async def test_an_answer_that_comes_soon_comes_in_one_piece(
+    client: SignedClient, command: str, pieces: int
+) -> None:
+    """Whoever waits longer knows meanwhile that the call was accepted."""
+    await client.run("true")
+    content = encode_run_request(RunRequest(command, 10))
+    async with client.http.stream(
+        "POST", RUN_PATH, content=content, headers=client.headers(RUN_PATH, content)
+    ) as answer:
+        assert ("content-length" in answer.headers) is (pieces == 1)
+        came = [piece async for piece in answer.aiter_raw()]
+    assert len(came) == pieces
+    assert len(b"".join(came).splitlines()) == 2
+
+
 async def test_the_shell_has_the_pods_environment_without_what_is_the_agents(client: SignedClient) -> None:
     names = (await client.out("compgen -e")).split()
     assert "FROM_POD" in names

@@ -71,6 +71,18 @@ async def test_a_call_that_is_asked_for_again_is_joined_while_it_runs_and_after(
     assert runs.begun == 1
 
 
+async def test_whether_a_call_ends_soon_can_be_waited_for_without_following_it() -> None:
+    runs, table = Runs(), CallTable()
+    call = table.enter("a", "content", runs.work, encode)
+    assert not await call.ends_within(0.01)
+    waiting = asyncio.create_task(call.ends_within(10))
+    await asyncio.sleep(0)
+    runs.end.set()
+    assert await waiting
+    assert await call.ends_within(0)
+    assert (await call.result(), runs.interrupted) == (b"done", 0)
+
+
 async def test_a_jti_stands_for_one_content() -> None:
     table = CallTable()
     call = table.enter("a", "one", at_once, encode)
