@@ -31,6 +31,7 @@ class McpEndpoint:
 
     def __init__(self, calls: ToolCalls, settings: ServerSettings, tools: Offer) -> None:
         self._server = tool_server(calls, tools, _session_of, _WHICH)
+        # Event streams: the later era's keep-alive comments and a noticed disconnect need them.
         self._manager = StreamableHTTPSessionManager(
             self._server, stateless=True, json_response=False, max_request_body_size=settings.max_body_bytes
         )

@@ -8,6 +8,7 @@ https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#sendin
 """
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,8 @@ from mcp_server.waiting import first_of
 PING_SECONDS = 15.0
 """How often a stream says that it lives, lest somebody between here and the client cuts it off."""
 
+# The SDK takes a list of types, too.
+_END_OF_MEDIA_TYPE = re.compile("[;,]")
 _TRANSPORT = TransportContext(kind="streamable-http", can_send_request=False)
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream"),
@@ -65,7 +68,7 @@ def handshake_request(request: Request, body: bytes) -> HandshakeRequest | None:
     version = request.headers.get("mcp-protocol-version", DEFAULT_NEGOTIATED_VERSION)
     if version not in HANDSHAKE_PROTOCOL_VERSIONS or not all(check_accept_headers(request)):
         return None
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+    if _END_OF_MEDIA_TYPE.split(request.headers.get("content-type", ""))[0].strip() != "application/json":
         return None
     try:
         message = jsonrpc_message_adapter.validate_python(pydantic_core.from_json(body))
@@ -93,19 +96,17 @@ async def exchange(server: Server[Any], asked: HandshakeRequest, receive: Receiv
         hung_up.cancel()
 
 
-async def _answer(
-    server: Server[Any], asked: HandshakeRequest, reply: "_Reply"
-) -> JSONRPCResponse | JSONRPCError:
+async def _answer(server: Server[Any], asked: HandshakeRequest, reply: "_Reply") -> bytes:
     request_id, method, params = asked.message.id, asked.message.method, asked.message.params
     connection = Connection.from_envelope(asked.version, None, None)
     context = _Context(asked, reply)
     try:
         result = await serve_one(server, context, method, params, connection=connection, lifespan_state={})
+        return _json(JSONRPCResponse(jsonrpc="2.0", id=request_id, result=result))
     except Exception as error:  # noqa: BLE001 - the last stop before the wire, which must not show internals
         data = handler_exception_to_error_data(error)
         data = data or ErrorData(code=INTERNAL_ERROR, message=internal_error(error))
-        return JSONRPCError(jsonrpc="2.0", id=request_id, error=data)
-    return JSONRPCResponse(jsonrpc="2.0", id=request_id, result=result)
+        return _json(JSONRPCError(jsonrpc="2.0", id=request_id, error=data))
 
 
 class _Reply:
@@ -116,26 +117,25 @@ class _Reply:
         self._streaming = False
         self._turn = asyncio.Lock()  # progress and pings come from two tasks
 
-    async def event(self, message: JSONRPCNotification) -> None:
+    async def event(self, message: bytes) -> None:
         await self._stream(_event(message))
 
     async def ping(self) -> None:
         await self._stream(b": ping\r\n\r\n")
 
-    async def end(self, answer: JSONRPCResponse | JSONRPCError) -> None:
+    async def end(self, answer: bytes) -> None:
         if self._streaming:
             await self._stream(_event(answer), more=False)
             return
-        body = _json(answer)
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body})
+        await self._send({"type": "http.response.body", "body": answer})
 
     async def _stream(self, data: bytes, *, more: bool = True) -> None:
         async with self._turn:
             if not self._streaming:
-                self._streaming = True
                 await self._send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+                self._streaming = True
             await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
 
@@ -143,8 +143,8 @@ def _json(message: JSONRPCResponse | JSONRPCError | JSONRPCNotification) -> byte
     return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
-def _event(message: JSONRPCResponse | JSONRPCError | JSONRPCNotification) -> bytes:
-    return b"event: message\r\ndata: " + _json(message) + b"\r\n\r\n"
+def _event(message: bytes) -> bytes:
+    return b"event: message\r\ndata: " + message + b"\r\n\r\n"
 
 
 class _Context:
@@ -169,8 +169,8 @@ class _Context:
     async def notify(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> None:
-        sent = dict(params) if params is not None else None
-        await self._reply.event(JSONRPCNotification(jsonrpc="2.0", method=method, params=sent))
+        given = {"params": dict(params)} if params is not None else {}
+        await self._reply.event(_json(JSONRPCNotification(jsonrpc="2.0", method=method, **given)))
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         if self._progress_token is None:

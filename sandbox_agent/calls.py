@@ -8,7 +8,8 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cli_mcp.agent_api import Failure, FailureKind, RefusalKind
@@ -58,22 +59,28 @@ class Call:
 
     async def follow(self) -> AsyncGenerator[Progress, None]:
         """Progress until the call has ended; close the iterator to let go of it."""
-        self._followers += 1
-        self._lonely.cancel()
-        try:
+        with self._followed():
             while not self._task.done():
                 await asyncio.wait((self._task, news := self._news), return_when=asyncio.FIRST_COMPLETED)
                 if news.done() and self._progress is not None:
                     yield self._progress
+
+    async def ends_within(self, seconds: float) -> bool:
+        """Whether it has ended, after `seconds` at most, in which it is followed."""
+        with self._followed():
+            await asyncio.wait((self._task,), timeout=seconds)
+            return self._task.done()
+
+    @contextmanager
+    def _followed(self) -> Iterator[None]:
+        self._followers += 1
+        self._lonely.cancel()
+        try:
+            yield
         finally:
             self._followers -= 1
             if self._followers == 0 and not self._task.done():
                 self._lonely = self._loop.call_later(RECONNECT_SECONDS, self._abandon)
-
-    async def ends_within(self, seconds: float) -> bool:
-        """Whether it has ended, after `seconds` at most."""
-        await asyncio.wait((self._task,), timeout=seconds)
-        return self._task.done()
 
     async def result(self) -> bytes:
         """The encoded answer."""

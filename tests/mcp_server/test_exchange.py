@@ -128,8 +128,11 @@ def test_a_client_that_names_no_version_has_the_one_that_the_specification_says(
     assert asked.version == "2025-03-26"
 
 
-@pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", "application/json ;x=y"])
-def test_a_content_type_may_have_parameters(content_type: str) -> None:
+@pytest.mark.parametrize(
+    "content_type",
+    ["application/json; charset=utf-8", "application/json ;x=y", "application/json, text/plain"],
+)
+def test_a_content_type_is_read_as_the_sdk_reads_it(content_type: str) -> None:
     assert handshake_request(http(content_type=content_type), json.dumps(CALL).encode()) is not None
 
 
@@ -142,6 +145,7 @@ def test_a_content_type_may_have_parameters(content_type: str) -> None:
         ({"accept": "text/event-stream"}, CALL),
         ({"content_type": "text/plain"}, CALL),
         ({"content_type": "application/jsonx"}, CALL),
+        ({"content_type": "text/plain, application/json"}, CALL),
         ({"content_type": ""}, CALL),
         ({}, [CALL]),
         ({}, {**CALL, "jsonrpc": "1.0"}),
@@ -270,6 +274,31 @@ async def test_an_error_is_an_answer_and_shows_nothing_internal(
     assert "secret" not in answer["error"]["message"]
 
 
+async def test_a_result_that_is_no_unicode_is_an_error_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    async def handler(context: Context) -> types.CallToolResult:
+        return types.CallToolResult(content=[], structured_content={"stdout": "\ud800"})
+
+    client = Client()
+    await run(handler, client)
+    answer = json.loads(client.bodies[0])
+    assert answer["error"]["message"].startswith("internal error, id ")
+    assert "internal error" in caplog.text
+
+
+async def test_a_notification_without_params_has_none() -> None:
+    async def handler(context: Context) -> types.CallToolResult:
+        await context.session.send_notification(
+            types.ToolListChangedNotification(), related_request_id=context.request_id
+        )
+        return RESULT
+
+    client = Client()
+    await run(handler, client)
+    notification, answer = client.events
+    assert notification == {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+    assert "result" in answer
+
+
 async def test_params_that_the_method_does_not_have_are_the_clients_fault() -> None:
     client = Client()
     await run(at_once, client, {**CALL, "params": {"name": ["secret"]}})
@@ -328,6 +357,43 @@ async def test_an_exchange_that_is_cancelled_cancels_the_request() -> None:
         exchanging.cancel()
         await cancelled.wait()
     assert client.sent == []
+
+
+async def test_a_client_that_hangs_up_while_it_does_not_read_has_its_request_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cancelled = asyncio.Event()
+
+    async def handler(context: Context) -> types.CallToolResult:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        raise AssertionError
+
+    class Full(Client):
+        async def send(self, message: Message) -> None:
+            await self.hung_up.wait()  # as uvicorn, which then drops what is sent
+
+    monkeypatch.setattr(mcp_server.exchange, "PING_SECONDS", 0.01)
+    client = Full()
+    async with asyncio.timeout(10), running(handler, client) as exchanging:
+        await asyncio.sleep(0.05)
+        assert not cancelled.is_set()
+        client.hung_up.set()
+        await exchanging
+        await cancelled.wait()
+
+
+async def test_an_answer_that_is_there_when_the_client_hangs_up_is_sent() -> None:
+    client = Client()
+
+    async def handler(context: Context) -> types.CallToolResult:
+        client.hung_up.set()
+        return RESULT
+
+    await run(handler, client)
+    assert client.head == JSON_HEAD
 
 
 async def test_nothing_of_it_is_left_when_it_is_over() -> None:

@@ -66,20 +66,29 @@ async def test_a_command_runs_in_a_shell_that_stays(client: SignedClient) -> Non
     assert await client.out('echo "$A $PWD"') == "1 /tmp\n"
 
 
-@pytest.mark.parametrize(("command", "pieces"), [("true", 1), ("sleep 0.3", 2)])
-async def test_an_answer_that_comes_soon_comes_in_one_piece(
-    client: SignedClient, command: str, pieces: int
-) -> None:
-    """Whoever waits longer knows meanwhile that the call was accepted."""
-    await client.run("true")
+async def pieces_of_answer(client: SignedClient, command: str) -> int:
     content = encode_run_request(RunRequest(command, 10))
     async with client.http.stream(
         "POST", RUN_PATH, content=content, headers=client.headers(RUN_PATH, content)
     ) as answer:
-        assert ("content-length" in answer.headers) is (pieces == 1)
         came = [piece async for piece in answer.aiter_raw()]
-    assert len(came) == pieces
     assert len(b"".join(came).splitlines()) == 2
+    assert ("content-length" in answer.headers) is (len(came) == 1)
+    return len(came)
+
+
+async def test_an_answer_that_comes_soon_comes_in_one_piece(client: SignedClient) -> None:
+    """How soon a busy machine has it varies."""
+    for _ in range(20):
+        if await pieces_of_answer(client, "true") == 1:
+            return
+    raise AssertionError
+
+
+async def test_whoever_waits_longer_for_an_answer_knows_meanwhile_that_the_call_was_accepted(
+    client: SignedClient,
+) -> None:
+    assert await pieces_of_answer(client, "sleep 0.3") == 2
 
 
 async def test_the_shell_has_the_pods_environment_without_what_is_the_agents(client: SignedClient) -> None:

@@ -71,7 +71,7 @@ async def test_a_call_that_is_asked_for_again_is_joined_while_it_runs_and_after(
     assert runs.begun == 1
 
 
-async def test_whether_a_call_ends_soon_can_be_waited_for_without_following_it() -> None:
+async def test_whether_a_call_ends_soon_can_be_waited_for() -> None:
     runs, table = Runs(), CallTable()
     call = table.enter("a", "content", runs.work, encode)
     assert not await call.ends_within(0.01)
@@ -81,6 +81,18 @@ async def test_whether_a_call_ends_soon_can_be_waited_for_without_following_it()
     assert await waiting
     assert await call.ends_within(0)
     assert (await call.result(), runs.interrupted) == (b"done", 0)
+
+
+async def test_who_waits_whether_a_call_ends_soon_asks_for_its_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(calls, "RECONNECT_SECONDS", 0.2)
+    runs, table = Runs(), CallTable()
+    call = table.enter("a", "content", runs.work, encode)
+    assert not await call.ends_within(0.4)
+    assert runs.interrupted == 0
+    assert (await call.result()).startswith(b"interrupted: It was interrupted: no connection")
+    assert runs.interrupted == 1
 
 
 async def test_a_jti_stands_for_one_content() -> None:
