@@ -2,7 +2,7 @@
 
 MCP leaves the choice to the server. The SDK's transport opens a stream for every request of that era: its own
 Python clients hang up on a stream once they have their answer, and would pay for each call with a TCP
-connection and a TLS handshake; and the stream is a quarter of the server's work for a call. In the era of
+connection and a TLS handshake; and it takes a quarter of the server's work for a call. In the era of
 2026-07-28 the SDK does the same as this.
 https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#sending-messages-to-the-server
 """

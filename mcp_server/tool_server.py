@@ -15,8 +15,8 @@ from mcp_server.catalogue import Offer
 from mcp_server.tool_calls import ProgressReport, ToolCalls
 
 _TOOLS_TTL_MS = 300_000
-# Its DEBUG has whole messages, hence commands and output, and its INFO a line about each request.
-_TALKATIVE_LOGGER = "mcp"
+# Their DEBUG has whole messages, hence commands and output, and their INFO a line about each request.
+_TALKATIVE_LOGGERS = ("mcp", "sse_starlette")
 
 SessionOf = Callable[[ServerRequestContext[Any, Any]], SessionKey]
 """The session that a request is for. Raises InvalidCall, which becomes a tool error."""
@@ -27,7 +27,8 @@ def tool_server(calls: ToolCalls, tools: Offer, session_of: SessionOf, which_san
 
     `which_sandbox` says in one sentence, for the instructions to a client, which that is.
     """
-    logging.getLogger(_TALKATIVE_LOGGER).setLevel(logging.WARNING)
+    for name in _TALKATIVE_LOGGERS:
+        logging.getLogger(name).setLevel(logging.WARNING)
 
     async def list_tools(
         context: ServerRequestContext[Any, Any], params: types.PaginatedRequestParams | None

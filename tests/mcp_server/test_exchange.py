@@ -107,9 +107,18 @@ async def at_once(context: Context) -> types.CallToolResult:
     return RESULT
 
 
-async def for_ever(context: Context) -> types.CallToolResult:
-    await asyncio.Event().wait()
-    raise AssertionError
+class Endless:
+    """A handler that ends when it is cancelled."""
+
+    def __init__(self) -> None:
+        self.cancelled = asyncio.Event()
+
+    async def __call__(self, context: Context) -> types.CallToolResult:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled.set()
+        raise AssertionError
 
 
 # --- what it takes on ---
@@ -323,53 +332,30 @@ async def test_a_handler_cannot_ask_the_client_anything() -> None:
 
 
 async def test_a_client_that_hangs_up_has_its_request_cancelled() -> None:
-    cancelled = asyncio.Event()
-
-    async def handler(context: Context) -> types.CallToolResult:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-        raise AssertionError
-
+    endless = Endless()
     client = Client()
-    async with asyncio.timeout(10), running(handler, client) as exchanging:
+    async with asyncio.timeout(10), running(endless, client) as exchanging:
         await asyncio.sleep(0.01)
         client.hung_up.set()
         await exchanging
-        await cancelled.wait()
+        await endless.cancelled.wait()
     assert client.sent == []
 
 
 async def test_an_exchange_that_is_cancelled_cancels_the_request() -> None:
-    cancelled = asyncio.Event()
-
-    async def handler(context: Context) -> types.CallToolResult:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-        raise AssertionError
-
+    endless = Endless()
     client = Client()
-    async with asyncio.timeout(10), running(handler, client) as exchanging:
+    async with asyncio.timeout(10), running(endless, client) as exchanging:
         await asyncio.sleep(0.01)
         exchanging.cancel()
-        await cancelled.wait()
+        await endless.cancelled.wait()
     assert client.sent == []
 
 
 async def test_a_client_that_hangs_up_while_it_does_not_read_has_its_request_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cancelled = asyncio.Event()
-
-    async def handler(context: Context) -> types.CallToolResult:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-        raise AssertionError
+    endless = Endless()
 
     class Full(Client):
         async def send(self, message: Message) -> None:
@@ -377,12 +363,12 @@ async def test_a_client_that_hangs_up_while_it_does_not_read_has_its_request_can
 
     monkeypatch.setattr(mcp_server.exchange, "PING_SECONDS", 0.01)
     client = Full()
-    async with asyncio.timeout(10), running(handler, client) as exchanging:
+    async with asyncio.timeout(10), running(endless, client) as exchanging:
         await asyncio.sleep(0.05)
-        assert not cancelled.is_set()
+        assert not endless.cancelled.is_set()
         client.hung_up.set()
         await exchanging
-        await cancelled.wait()
+        await endless.cancelled.wait()
 
 
 async def test_an_answer_that_is_there_when_the_client_hangs_up_is_sent() -> None:
@@ -400,7 +386,7 @@ async def test_nothing_of_it_is_left_when_it_is_over() -> None:
     before = asyncio.all_tasks()
     answered, left = Client(), Client()
     await run(at_once, answered)
-    async with running(for_ever, left) as exchanging:
+    async with running(Endless(), left) as exchanging:
         await asyncio.sleep(0.01)
         left.hung_up.set()
         await exchanging
