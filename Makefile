@@ -111,6 +111,10 @@ fuzz: $(VENV)/.dev ## Long: random bytes for each input of the proxy, random liv
 	CLI_MCP_FUZZ_SECONDS=60 $(BIN)/pytest tests/cred_proxy/test_fuzz.py
 	LIVES=$(LIVES) $(BIN)/pytest tests/hooks/test_reconcile_properties.py $(TEST_ARGS)
 
+.PHONY: attack
+attack: $(VENV)/.dev $(VENV)/.bubblewrap ## Long: sessions that do their worst to what they share, and what a bystander notices
+	CLI_MCP_ATTACK=1 $(BIN)/pytest tests/attack -rA $(TEST_ARGS)
+
 .PHONY: soak
 soak: $(VENV)/.dev ## The credential proxy: 20,000 connections, a silent watch, ten minutes of load
 	CLI_MCP_SOAK=1 $(BIN)/pytest tests/cred_proxy/test_soak.py
