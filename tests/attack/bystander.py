@@ -1,4 +1,4 @@
-"""What a session that does nothing wrong notices of the others: the time of its calls, quiet and under attack."""
+"""What an innocent session notices of the others: the time of its calls, quiet and under attack."""
 
 import statistics
 import threading
@@ -38,9 +38,7 @@ class Figures:
     def __str__(self) -> str:
         if not self.seconds:
             return "no call came back"
-        return (
-            f"{len(self.seconds)} calls, p50 {self.median * 1000:.1f} ms, max {self.longest * 1000:.0f} ms"
-        )
+        return f"{len(self.seconds)} calls, p50 {self.median * 1000:.1f} ms, max {self.longest * 1000:.0f} ms"
 
 
 def time_call(call: Call, figures: Figures) -> None:
