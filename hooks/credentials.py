@@ -4,6 +4,7 @@ import base64
 import binascii
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
@@ -19,7 +20,26 @@ from hooks.wire import SECRET, HookRequest
 
 TLS_KEYS = ("tls.crt", "tls.key")
 WARN_BEFORE_EXPIRY = timedelta(days=14)
+"""How long ahead an expiry is said, at most."""
+WARN_AT_MOST = 0.25
+"""The share of its whole life for which a credential may be said to expire soon: one that is made for an hour
+is not about to expire from its first second."""
 _CACHED_CREDENTIALS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """Until when a credential is good, and since when; `begins` is None where that is not known."""
+
+    begins: datetime | None
+    expires: datetime
+
+    @property
+    def mentioned_from(self) -> datetime:
+        """From when on a warning is due."""
+        if self.begins is None:
+            return self.expires - WARN_BEFORE_EXPIRY
+        return self.expires - min(WARN_BEFORE_EXPIRY, WARN_AT_MOST * (self.expires - self.begins))
 
 
 def required_secrets(parent_names: names.InstanceNames, spec: InstanceSpec) -> dict[str, tuple[str, ...]]:
@@ -62,70 +82,76 @@ def check_expiry(
     """What expires soon or has expired, and when the next of the others will have to be mentioned."""
     problems: list[Problem] = []
     mention_at: list[datetime] = []
-    for what, remedy, expires in _expiries(request, kubeconfig_secret, proxy_ca):
-        if expires - WARN_BEFORE_EXPIRY > now:
-            mention_at.append(expires - WARN_BEFORE_EXPIRY)
-            continue
-        expired = expires <= now
-        mention_at += [] if expired else [expires]
-        # The date and no countdown, which would be another message at every sync.
-        message = f"{what} {'expired' if expired else 'expires'} at {_text(expires)}; {remedy}"
-        problems.append(Problem(Reason.CREDENTIAL_EXPIRING, message, warning=not expired))
+    for what, remedy, validity in _expiries(request, kubeconfig_secret, proxy_ca):
+        if validity.mentioned_from > now:
+            mention_at.append(validity.mentioned_from)
+        elif validity.expires > now:
+            mention_at.append(validity.expires)
+            # The date and no countdown, which would be another message at every sync.
+            text = f"{what} expires at {_text(validity.expires)}; {remedy}"
+            problems.append(Problem(Reason.CREDENTIAL_EXPIRING, text, warning=True))
+        else:
+            text = f"{what} expired at {_text(validity.expires)}; {remedy}"
+            problems.append(Problem(Reason.CREDENTIAL_EXPIRED, text))
     return problems, min(mention_at, default=None)
 
 
 def _expiries(
     request: HookRequest, kubeconfig_secret: str | None, proxy_ca: GeneratedSecret
-) -> Iterator[tuple[str, str, datetime]]:
+) -> Iterator[tuple[str, str, Validity]]:
+    """What expires, what to do about it, and its validity."""
     tls = request.related_object(SECRET, request.parent.names.tls)
     certificate = decoded_data(tls).get(TLS_KEYS[0], "") if tls else ""
-    expires = _certificate_expiry(certificate)
-    if expires:
-        yield f"the certificate in Secret {request.parent.names.tls}", "renew it", expires
-    expires = _certificate_expiry(proxy_ca.data.get(authority.CERTIFICATE_FILE, ""))
-    if expires and proxy_ca.observed:
+    validity = _certificate_validity(certificate)
+    if validity:
+        yield f"the certificate in Secret {request.parent.names.tls}", "renew it", validity
+    validity = _certificate_validity(proxy_ca.data.get(authority.CERTIFICATE_FILE, ""))
+    if validity and proxy_ca.observed:
         yield (
             f"the proxy's CA in Secret {proxy_ca.name}",
             f"set the annotation {names.ANNOTATION_ROTATE_PROXY_CA} of the instance to today's date",
-            expires,
+            validity,
         )
     secret = request.related_object(SECRET, kubeconfig_secret) if kubeconfig_secret else None
     text = decoded_data(secret).get(names.KUBECONFIG_KEY, "") if secret else ""
-    for context, expires in _token_expiries(text):
+    for context, validity in _token_validities(text):
         yield (
             f'the token of context "{context}" in Secret {kubeconfig_secret}',
             "put a new one there",
-            expires,
+            validity,
         )
 
 
 @lru_cache(maxsize=_CACHED_CREDENTIALS)
-def _certificate_expiry(pem: str) -> datetime | None:
+def _certificate_validity(pem: str) -> Validity | None:
     """Of the first certificate; None when there is none that can be read."""
     try:
-        return x509.load_pem_x509_certificates(pem.encode())[0].not_valid_after_utc
+        certificate = x509.load_pem_x509_certificates(pem.encode())[0]
     except ValueError:
         return None
+    return Validity(certificate.not_valid_before_utc, certificate.not_valid_after_utc)
 
 
 @lru_cache(maxsize=_CACHED_CREDENTIALS)
-def _token_expiries(text: str) -> tuple[tuple[str, datetime], ...]:
+def _token_validities(text: str) -> tuple[tuple[str, Validity], ...]:
     try:
         contexts = parse_kubeconfig(text).contexts
     except InvalidKubeconfig:
         return ()
-    expiries = [(context.name, _token_expiry(context.server.token)) for context in contexts]
-    return tuple((name, expires) for name, expires in expiries if expires is not None)
+    validities = [(context.name, _token_validity(context.server.token)) for context in contexts]
+    return tuple((name, validity) for name, validity in validities if validity is not None)
 
 
-def _token_expiry(token: str) -> datetime | None:
-    """The `exp` of a JWT (RFC 7519), not verified: it is only for a warning. None for any other token."""
+def _token_validity(token: str) -> Validity | None:
+    """`iat` and `exp` of a JWT (RFC 7519 section 4.1), not verified: they are only for a warning. None for
+    any other token."""
     parts = token.split(".")
     if len(parts) != 3:
         return None
     try:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-        return datetime.fromtimestamp(claims["exp"], UTC)
+        issued = datetime.fromtimestamp(claims["iat"], UTC) if "iat" in claims else None
+        return Validity(issued, datetime.fromtimestamp(claims["exp"], UTC))
     except (binascii.Error, ValueError, KeyError, TypeError, OverflowError, OSError):
         return None
 

@@ -1,5 +1,7 @@
 """What is wrong with what was observed: missing children, taken names, no pods, no isolation."""
 
+from collections.abc import Iterator
+
 from cli_mcp import names
 from hooks.network import widening_policies
 from hooks.pool import PoolPlan
@@ -16,7 +18,7 @@ def observed_problems(
     """All of them; `desired` are the children with names of their own."""
     return [
         *_missing_children(request, desired),
-        *_unavailable_deployments(request),
+        *_deployment_problems(request),
         *_sandbox_problems(request, pool, workspaces),
     ]
 
@@ -50,27 +52,27 @@ def _belongs_to(manifest: Manifest, uid: str) -> bool:
     return any(owner.get("uid") == uid for owner in manifest["metadata"].get("ownerReferences") or ())
 
 
-def _unavailable_deployments(request: HookRequest) -> list[Problem]:
-    return [
-        Problem(
-            Reason.DEPLOYMENT_UNAVAILABLE,
-            f"Deployment {name} has no available pods; see kubectl describe pods -l "
-            f"{names.LABEL_INSTANCE}={request.parent.name},{names.LABEL_COMPONENT}={component}",
-        )
-        for name, component in (
-            (request.parent.names.server, names.COMPONENT_SERVER),
-            (request.parent.names.proxy, names.COMPONENT_PROXY),
-            (request.parent.names.ssh, names.COMPONENT_SSH),
-        )
-        if (deployment := request.child(DEPLOYMENT, name)) is not None and not _is_available(deployment)
-    ]
-
-
-def _is_available(deployment: Manifest) -> bool:
-    return any(
-        condition.get("type") == "Available" and condition.get("status") == "True"
-        for condition in (deployment.get("status") or {}).get("conditions") or ()
-    )
+def _deployment_problems(request: HookRequest) -> Iterator[Problem]:
+    """None available is a failure; fewer than there should be is worth a word, since callers are served."""
+    for name, component in (
+        (request.parent.names.server, names.COMPONENT_SERVER),
+        (request.parent.names.proxy, names.COMPONENT_PROXY),
+        (request.parent.names.ssh, names.COMPONENT_SSH),
+    ):
+        deployment = request.child(DEPLOYMENT, name)
+        if deployment is None:
+            continue
+        wanted = deployment["spec"].get("replicas", 1)
+        available = (deployment.get("status") or {}).get("availableReplicas", 0)
+        if available >= wanted:
+            continue
+        selector = f"{names.LABEL_INSTANCE}={request.parent.name},{names.LABEL_COMPONENT}={component}"
+        look = f"see kubectl describe pods -l {selector}"
+        if available:
+            text = f"{available} of {wanted} pods of Deployment {name} are available; {look}"
+            yield Problem(Reason.DEPLOYMENT_DEGRADED, text, warning=True)
+        else:
+            yield Problem(Reason.DEPLOYMENT_UNAVAILABLE, f"Deployment {name} has no available pods; {look}")
 
 
 def _sandbox_problems(request: HookRequest, pool: PoolPlan, workspaces: WorkspacePlan) -> list[Problem]:

@@ -96,6 +96,14 @@ def last_activity(pod: SandboxPod, now: datetime) -> datetime:
     return _claim_time(metadata.get("managedFields") or ()) or pod.created
 
 
+def claim_time(pod: SandboxPod, now: datetime) -> datetime:
+    """When the session got the pod: the server's stamp; without a readable one the time at which session-id
+    was last written; without that the pod's creation."""
+    if pod.claimed_at is not None and pod.claimed_at <= now + _MAX_CLOCK_SKEW:
+        return pod.claimed_at
+    return _claim_time(pod.manifest["metadata"].get("managedFields") or ()) or pod.created
+
+
 def parse_time(text: Any) -> datetime | None:
     """An RFC 3339 time; None when it is none."""
     if not isinstance(text, str) or not _TIMESTAMP.fullmatch(text):

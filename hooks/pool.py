@@ -15,7 +15,7 @@ from itertools import chain, count, islice
 
 from cli_mcp import names
 from hooks.echo import UnreadableLastApplied, last_applied_echo, with_label
-from hooks.pods import Role, SandboxPod, last_activity
+from hooks.pods import Role, SandboxPod, claim_time, last_activity
 from hooks.wire import Manifest
 from hooks.workspaces import WorkspacePlan
 
@@ -77,7 +77,12 @@ def _when_finished(pod: SandboxPod, policy: PoolPolicy, now: datetime) -> dateti
 
 
 def _at_its_maximum_age(pod: SandboxPod, policy: PoolPolicy, now: datetime) -> datetime | None:
-    return None if policy.max_lifetime is None else pod.created + policy.max_lifetime
+    """A session has its full life, however long its pod has waited for it; one that waits is as old as its
+    pod, and is refreshed."""
+    if policy.max_lifetime is None:
+        return None
+    begun = pod.created if pod.role is Role.UNCLAIMED else claim_time(pod, now)
+    return begun + policy.max_lifetime
 
 
 def _when_idle(pod: SandboxPod, policy: PoolPolicy, now: datetime) -> datetime | None:

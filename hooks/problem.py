@@ -12,6 +12,7 @@ class Reason(StrEnum):
     SECRETS_NOT_FOUND = "SecretsNotFound"
     SECRET_KEYS_INVALID = "SecretKeysInvalid"  # noqa: S105 - a reason
     KUBECONFIG_INVALID = "KubeconfigInvalid"
+    CREDENTIAL_EXPIRED = "CredentialExpired"
     POLICY_WIDENED = "PolicyWidened"  # of which sandboxes that are not isolated may be the consequence
     ISOLATION_NOT_ENFORCED = "IsolationNotEnforced"
     CHILDREN_NOT_READY = "ChildrenNotReady"
@@ -19,6 +20,7 @@ class Reason(StrEnum):
     WARM_POOL_UNHEALTHY = "WarmPoolUnhealthy"
     WARM_POOL_NOT_READY = "WarmPoolNotReady"
     RECONCILING = "Reconciling"
+    DEPLOYMENT_DEGRADED = "DeploymentDegraded"
     CREDENTIAL_EXPIRING = "CredentialExpiring"
     READY = "Ready"
 

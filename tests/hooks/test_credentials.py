@@ -114,9 +114,29 @@ def test_an_expiry_is_said_ahead_and_fails_when_it_comes(
         assert "expires at 2027-01-01T00:00:00Z" in problem.message
         assert next_change == EXPIRES
     [problem], next_change = expiry(EXPIRES, ca, **secrets)
+    assert problem.reason is Reason.CREDENTIAL_EXPIRED
     assert not problem.warning
     assert "expired at" in problem.message
     assert next_change is None
+
+
+@pytest.mark.parametrize(
+    ("life", "said_before"),
+    [
+        (timedelta(hours=1), timedelta(minutes=15)),
+        (timedelta(days=1), timedelta(hours=6)),
+        (timedelta(days=365), WARN_BEFORE_EXPIRY),
+    ],
+)
+def test_a_short_life_is_not_about_to_end_from_its_first_second(
+    life: timedelta, said_before: timedelta
+) -> None:
+    token = jwt(iat=int(NOW.timestamp()), exp=int((NOW + life).timestamp()))
+    mentioned = NOW + life - said_before
+    assert expiry(NOW, own=kubeconfig(token)) == ([], mentioned)
+    [problem], next_change = expiry(mentioned, own=kubeconfig(token))
+    assert problem.warning
+    assert next_change == NOW + life
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,32 @@ def test_a_maximum_lifetime_ends_even_a_busy_session() -> None:
     assert result.next_check == NOW + timedelta(minutes=1)
 
 
+LIFETIME = PoolPolicy(1, timedelta(days=1), timedelta(hours=2), "new", replaceable=True)
+LONG_WARM = timedelta(hours=100)
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "ends_in"),
+    [
+        (pod(labels=CLAIMED, active=timedelta(), age=LONG_WARM, claimed=timedelta(minutes=5)), 115),
+        (pod(labels=CLAIMING, active=timedelta(), age=LONG_WARM, claimed=timedelta()), 120),
+        (pod(labels=CLAIMED, active=timedelta(), age=timedelta(minutes=20), claimed=-timedelta(days=1)), 100),
+        (pod(labels=CLAIMED, active=timedelta(), age=timedelta(minutes=20)), 100),
+        (pod(age=timedelta(minutes=20)), 100),
+    ],
+    ids=["since the claim", "being claimed", "a clock that is ahead", "no stamp", "unclaimed: refreshed"],
+)
+def test_a_session_has_its_full_life_however_long_its_pod_was_kept_warm(
+    sandbox: SandboxPod, ends_in: int
+) -> None:
+    assert fates(plan(sandbox, policy=LIFETIME)) == {"0": "keep"}
+    due = NOW + timedelta(minutes=ends_in)
+    later = plan_pool([sandbox], NO_WORKSPACES, LIFETIME, due, PREFIX)
+    assert fates(later) == {"0": "retire"}
+    just_before = plan_pool([sandbox], NO_WORKSPACES, LIFETIME, due - timedelta(seconds=1), PREFIX)
+    assert fates(just_before) == {"0": "keep"}
+
+
 def test_the_idle_margin_is_a_sixth_but_at_least_a_minute() -> None:
     short = PoolPolicy(0, timedelta(seconds=90), None, "new", replaceable=True)
     assert short.idle_until_retired == timedelta(seconds=150)

@@ -689,6 +689,30 @@ def test_a_warning_does_not_hide_a_closed_gate(world: World) -> None:
     assert (world.condition()["status"], world.condition()["reason"]) == ("False", "Reconciling")
 
 
+@pytest.mark.parametrize(
+    ("available", "expected"),
+    [
+        (2, ("True", "Ready")),
+        (1, ("True", "DeploymentDegraded")),
+        (0, ("False", "DeploymentUnavailable")),
+    ],
+)
+@pytest.mark.parametrize("deployment", ["cli-mcp-demo", "cli-mcp-demo-proxy"])
+def test_one_pod_of_two_serves_and_is_said(
+    world: World, deployment: str, available: int, expected: tuple[str, str]
+) -> None:
+    settled(world, {"replicas": 2, "proxy": KUBERNETES})
+    found = world.get("deployments.apps", deployment)
+    # With maxUnavailable 0 the Deployment's own condition Available is False as soon as one is missing.
+    status = {**found["status"], "availableReplicas": available, "conditions": []}
+    world.api.update({**found, "status": status}, "status")
+    world.controller.deliver()
+    world.controller.sync_next()
+    condition = world.condition()
+    assert (condition["status"], condition["reason"]) == expected
+    assert (f"{available} of 2 pods of Deployment {deployment}" in condition["message"]) is (available == 1)
+
+
 def test_fifty_instances_side_by_side_come_to_rest(world: World) -> None:
     instances = [f"i{number}" for number in range(50)]
     for name in instances:

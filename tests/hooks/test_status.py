@@ -92,9 +92,9 @@ def test_a_warning_leaves_ready_true() -> None:
         "True",
         "CredentialExpiring",
     )
-    assert life.look(1, FULL, Problem(Reason.CREDENTIAL_EXPIRING, "expired"))[0] == (
+    assert life.look(1, FULL, Problem(Reason.CREDENTIAL_EXPIRED, "expired"))[0] == (
         "False",
-        "CredentialExpiring",
+        "CredentialExpired",
     )
 
 
@@ -123,5 +123,10 @@ def test_a_status_has_only_fields_of_the_api() -> None:
 def test_what_an_admin_has_to_mend_comes_before_what_mends_itself(reason: Reason) -> None:
     pending = Problem(Reason.RECONCILING, "a")
     ordered = gravest_first([pending, Problem(reason, "b")])
-    waiting = {Reason.RECONCILING, Reason.CREDENTIAL_EXPIRING, Reason.READY}
+    waiting = {
+        Reason.RECONCILING,
+        Reason.DEPLOYMENT_DEGRADED,
+        Reason.CREDENTIAL_EXPIRING,
+        Reason.READY,
+    }
     assert (ordered[0].reason is reason) is (reason not in waiting or reason is Reason.RECONCILING)
