@@ -63,6 +63,11 @@ class Inputs:
     proxy_address: str | None
     session_keys: list[SessionKey] | None
     """None until the Secret has been observed."""
+    address_to_restore: str | None = None
+    """The ClusterIP that the proxy's Service is to get back."""
+    remade_server_account: str = ""
+    remade_ssh_account: str = ""
+    """The uids of ServiceAccounts whose Deployments have to roll."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +115,17 @@ CHILDREN = (
         wanted=lambda i: i.session_keys is not None,
     ),
     Child(SERVICE, "server-service", lambda n: n.server),
-    Child(SERVICE, "proxy-service", lambda n: n.proxy),
+    Child(
+        SERVICE,
+        "proxy-service",
+        lambda n: n.proxy,
+        lambda i: {"address_to_restore": i.address_to_restore or ""},
+    ),
     Child(SERVICE_ACCOUNT, "server-service-account", lambda n: n.server),
     Child(SERVICE_ACCOUNT, "proxy-service-account", lambda n: n.proxy),
     Child(SERVICE_ACCOUNT, "sandbox-service-account", lambda n: n.sandbox),
     Child(SERVICE_ACCOUNT, "client-service-account", lambda n: n.client),
-    Child(DEPLOYMENT, "server-deployment", lambda n: n.server, lambda i: _server_values(i.spec)),
+    Child(DEPLOYMENT, "server-deployment", lambda n: n.server, lambda i: _server_values(i)),
     Child(DEPLOYMENT, "proxy-deployment", lambda n: n.proxy, lambda i: _proxy_values(i)),
     Child(NETWORK_POLICY, "server-network-policy", lambda n: n.server),
     Child(NETWORK_POLICY, "proxy-network-policy", lambda n: n.proxy, lambda i: _dns_values(i)),
@@ -219,11 +229,12 @@ def _public_key(key: SessionKey) -> Values:
     return {"file": f"{key.kid}.pem", "pem": key.public_key}
 
 
-def _server_values(spec: InstanceSpec) -> Values:
-    container = spec.server_container
+def _server_values(inputs: Inputs) -> Values:
+    container = inputs.spec.server_container
     given = container.resources if container else pod_api.Resources()
     return {
-        "replicas": spec.replicas,
+        "replicas": inputs.spec.replicas,
+        "account_uid": inputs.remade_server_account,
         "server_image_pull_policy": (container and container.image_pull_policy) or "",
         "server_resources": resources(given.with_defaults(DEFAULT_SERVER_RESOURCES)),
     }
@@ -246,6 +257,7 @@ def _ssh_values(inputs: Inputs) -> Values:
         return {}
     container = inputs.spec.server_container
     return {
+        "account_uid": inputs.remade_ssh_account,
         "ssh_replicas": min(inputs.spec.replicas, MAX_SSH_REPLICAS),
         "ssh_routes": routes_json(ssh),
         "server_image_pull_policy": (container and container.image_pull_policy) or "",

@@ -20,6 +20,7 @@ class Reason(StrEnum):
     WARM_POOL_UNHEALTHY = "WarmPoolUnhealthy"
     WARM_POOL_NOT_READY = "WarmPoolNotReady"
     RECONCILING = "Reconciling"
+    SESSIONS_CUT_OFF = "SessionsCutOff"
     DEPLOYMENT_DEGRADED = "DeploymentDegraded"
     CREDENTIAL_EXPIRING = "CredentialExpiring"
     READY = "Ready"

@@ -32,6 +32,7 @@ from hooks.network import dns_addresses, proxy_address
 from hooks.pods import Role, SandboxPod, observe_pod
 from hooks.pool import PoolPlan, PoolPolicy, plan_pool
 from hooks.problem import Problem, Reason
+from hooks.repairs import address_to_restore, cut_off, remade_account
 from hooks.routes import plan_routes
 from hooks.sandbox import SandboxTemplate, sandbox_template
 from hooks.settings import Settings
@@ -81,6 +82,9 @@ def _reconcile(
         dns_addresses=dns_addresses(request),
         proxy_address=proxy_address(request),
         session_keys=generated.public_keys(session_key),
+        address_to_restore=address_to_restore(request, pods, now),
+        remade_server_account=remade_account(request, parent.names.server),
+        remade_ssh_account=remade_account(request, parent.names.ssh),
     )
     children = fixed_children(inputs)
     closed = closed_because(request, inputs, children)
@@ -92,7 +96,7 @@ def _reconcile(
 
     expiry_problems, next_expiry = check_expiry(request, _kubeconfig_secret(parent, spec), proxy_ca, now)
     problems += check_secrets(request, spec) + expiry_problems
-    problems += observed_problems(request, children, pool, workspaces)
+    problems += observed_problems(request, children, pool, workspaces) + cut_off(request, pods)
     if closed and all(problem.warning for problem in problems):
         problems.append(Problem(Reason.RECONCILING, f"no sandboxes yet: {closed}"))
     state = PoolState(pool.ready, spec.sandbox.warm_pool_size, pool_trouble(pool))

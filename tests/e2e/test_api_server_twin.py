@@ -427,6 +427,17 @@ def test_a_service_is_stored_in_the_form_that_the_store_in_memory_predicts(kube:
         assert comparable(made(kube.create(obj))) == comparable(predicted)
 
 
+def test_an_address_can_be_asked_for_until_somebody_has_it(kube: KubeClient) -> None:
+    def service(name: str, **spec: str) -> Object:
+        content = {"ports": [{"port": 80}], **spec}
+        return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": content}
+
+    address = made(kube.create(service("first")))["spec"]["clusterIP"]
+    assert kube.create(service("second", clusterIP=address)).code == 422
+    assert kube.delete("Service", "first").code == 200
+    assert made(kube.create(service("third", clusterIP=address)))["spec"]["clusterIP"] == address
+
+
 def comparable(obj: Object) -> Object:
     """Without metadata and status, and with random names and addresses made equal."""
     content = {key: copy_json(value) for key, value in obj.items() if key not in ("metadata", "status")}

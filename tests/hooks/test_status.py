@@ -125,6 +125,7 @@ def test_what_an_admin_has_to_mend_comes_before_what_mends_itself(reason: Reason
     ordered = gravest_first([pending, Problem(reason, "b")])
     waiting = {
         Reason.RECONCILING,
+        Reason.SESSIONS_CUT_OFF,
         Reason.DEPLOYMENT_DEGRADED,
         Reason.CREDENTIAL_EXPIRING,
         Reason.READY,

@@ -345,12 +345,19 @@ class Api:
                 except admission.Refused as refused:
                     raise errors.forbidden(resource, name, str(refused)) from refused
             case "Service":
+                services = self.storage.items(resource.key)
                 ports = {
                     port["nodePort"]
-                    for service in self.storage.items(resource.key)
+                    for service in services
                     for port in service["spec"].get("ports", ())
                     if "nodePort" in port
                 }
+                asked = born["spec"].get("clusterIP")
+                if asked not in (None, "", "None") and any(
+                    asked == service["spec"].get("clusterIP") for service in services
+                ):
+                    why = f"Invalid value: [{asked}]: provided IP is already allocated"
+                    raise errors.invalid(resource, name, [("spec.clusterIPs", why)])
                 admission.admit_service(born, next(self._numbers), ports)
             case "Namespace":
                 born["spec"] = {"finalizers": ["kubernetes"]}
