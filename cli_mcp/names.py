@@ -100,6 +100,11 @@ class InstanceNames:
         return f"{self.server}-session-keys"
 
     @property
+    def path_report(self) -> str:
+        """ConfigMap in which the servers say what calls meet on their way."""
+        return f"{self.server}-path"
+
+    @property
     def sandbox(self) -> str:
         """Sandbox ServiceAccount and NetworkPolicy."""
         return f"{self.server}-sandbox"

@@ -28,6 +28,7 @@ from cred_proxy.sources import (
     authorities_from_directory,
     routing_from_files,
 )
+from cred_proxy.target_checks import TargetChecks, asking
 
 DRAIN_SECONDS = 25.0
 
@@ -111,17 +112,25 @@ async def _run(options: Options) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    health = web.AppRunner(health_application(proxy), access_log=None)
+    checks = TargetChecks(
+        lambda: tuple(proxy.routing.table.values()),
+        asking(proxy.own_upstream, lambda: proxy.routing.upstream),
+    )
+    health = web.AppRunner(health_application(proxy, checks), access_log=None)
     await health.setup()
     await web.SockSite(health, _listening(options.metrics_listen)).start()
     await proxy.serve(_listening(options.listen))
     _log.info("listening on %s, metrics on %s", options.listen, options.metrics_listen)
-    watcher = asyncio.create_task(follow(proxy, options.watched, loaded))
+    background = [
+        asyncio.create_task(follow(proxy, options.watched, loaded)),
+        asyncio.create_task(checks.run()),
+    ]
     await stop.wait()
     _log.info("stopping; requests have %g s to finish", options.drain_seconds)
-    watcher.cancel()
+    for task in background:
+        task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
-        await watcher
+        await asyncio.gather(*background)
     await proxy.close(options.drain_seconds)
     await health.cleanup()
 

@@ -30,7 +30,7 @@ from cred_proxy.core import Admission, Core, Limits
 from cred_proxy.fairness import ConnectionLimit
 from cred_proxy.forwarding import Forwarder
 from cred_proxy.metrics import Metrics
-from cred_proxy.sources import AuthorityLoader, LiveState, RoutingLoader, Source
+from cred_proxy.sources import AuthorityLoader, LiveState, Routing, RoutingLoader, Source
 from cred_proxy.upstream import Upstream
 
 _BACKLOG = 512
@@ -156,6 +156,15 @@ class CredentialProxy:
             self.metrics.current.labels(source.value).set(0 if problem else 1)
         self._core.leaves.keep_only({endpoint.host for endpoint in self._core.live.routing.table})
         return outcomes
+
+    @property
+    def routing(self) -> Routing:
+        """What is in use now."""
+        return self._core.live.routing
+
+    def own_upstream(self) -> Upstream:
+        """A client like the proxy's own, for requests that are nobody's."""
+        return Upstream(self.limits, lambda client: True, self._resolver() if self._resolver else None)
 
     @property
     def problems(self) -> dict[Source, str]:

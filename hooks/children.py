@@ -114,6 +114,7 @@ CHILDREN = (
         lambda i: {"public_keys": [_public_key(key) for key in i.session_keys or ()]},
         wanted=lambda i: i.session_keys is not None,
     ),
+    Child(CONFIG_MAP, "path-config-map", lambda n: n.path_report),
     Child(SERVICE, "server-service", lambda n: n.server),
     Child(
         SERVICE,
@@ -208,6 +209,7 @@ def common_values(inputs: Inputs) -> Values:
                 "proxy_ca",
                 "session_key",
                 "session_keys",
+                "path_report",
                 "sandbox",
                 "client",
                 "ssh",

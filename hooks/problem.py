@@ -13,16 +13,21 @@ class Reason(StrEnum):
     SECRET_KEYS_INVALID = "SecretKeysInvalid"  # noqa: S105 - a reason
     KUBECONFIG_INVALID = "KubeconfigInvalid"
     CREDENTIAL_EXPIRED = "CredentialExpired"
+    CREDENTIAL_REFUSED = "CredentialRefused"
     POLICY_WIDENED = "PolicyWidened"  # of which sandboxes that are not isolated may be the consequence
     ISOLATION_NOT_ENFORCED = "IsolationNotEnforced"
     CHILDREN_NOT_READY = "ChildrenNotReady"
     DEPLOYMENT_UNAVAILABLE = "DeploymentUnavailable"
+    PATH_BROKEN = "PathBroken"
+    TARGET_UNREACHABLE = "TargetUnreachable"
     WARM_POOL_UNHEALTHY = "WarmPoolUnhealthy"
     WARM_POOL_NOT_READY = "WarmPoolNotReady"
     RECONCILING = "Reconciling"
     SESSIONS_CUT_OFF = "SessionsCutOff"
     DEPLOYMENT_DEGRADED = "DeploymentDegraded"
     CREDENTIAL_EXPIRING = "CredentialExpiring"
+    NOT_CHECKED = "NotChecked"
+    TARGETS_ANSWER = "TargetsAnswer"
     READY = "Ready"
 
 

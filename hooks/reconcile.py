@@ -29,6 +29,7 @@ from hooks.generated import decoded_data
 from hooks.instance import InvalidSpec, read_spec
 from hooks.keys import KeyGenerator
 from hooks.network import dns_addresses, proxy_address
+from hooks.path import path_problems, path_report
 from hooks.pods import Role, SandboxPod, observe_pod
 from hooks.pool import PoolPlan, PoolPolicy, plan_pool
 from hooks.problem import Problem, Reason
@@ -97,10 +98,12 @@ def _reconcile(
     expiry_problems, next_expiry = check_expiry(request, _kubeconfig_secret(parent, spec), proxy_ca, now)
     problems += check_secrets(request, spec) + expiry_problems
     problems += observed_problems(request, children, pool, workspaces) + cut_off(request, pods)
+    path = path_report(request)
+    problems += path_problems(path)
     if closed and all(problem.warning for problem in problems):
         problems.append(Problem(Reason.RECONCILING, f"no sandboxes yet: {closed}"))
     state = PoolState(pool.ready, spec.sandbox.warm_pool_size, pool_trouble(pool))
-    written, next_condition = conditions(parent, problems, state, now)
+    written, next_condition = conditions(parent, problems, state, path, now)
     answer: Manifest = {
         "status": {
             "warmPoolReady": pool.ready,

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from cli_mcp.path_report import PathReport
+from hooks.path import targets_condition
 from hooks.pods import parse_time
 from hooks.problem import Problem, Reason, gravest_first
 from hooks.wire import Manifest, Parent
@@ -13,6 +15,7 @@ from hooks.wire import Manifest, Parent
 REFILL_GRACE = timedelta(minutes=5)
 """How long a pool that was full may be short of pods, because sessions claimed them, without Ready going."""
 _MAX_MESSAGE_CHARACTERS = 4096
+_STATUSES = {True: "True", False: "False", None: "Unknown"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +33,10 @@ class PoolState:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
+    """`status` None is Unknown."""
+
     type: str
-    status: bool
+    status: bool | None
     reason: Reason
     message: str
     since: datetime
@@ -39,7 +44,7 @@ class Condition:
     def as_manifest(self, generation: int) -> Manifest:
         return {
             "type": self.type,
-            "status": "True" if self.status else "False",
+            "status": _STATUSES[self.status],
             "reason": str(self.reason),
             "message": self.message,
             "lastTransitionTime": self.since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -48,9 +53,9 @@ class Condition:
 
 
 def conditions(
-    parent: Parent, problems: Sequence[Problem], pool: PoolState, now: datetime
+    parent: Parent, problems: Sequence[Problem], pool: PoolState, path: PathReport | None, now: datetime
 ) -> tuple[list[Manifest], datetime | None]:
-    """Ready and WarmPoolReady, and when they may change though nothing else does."""
+    """Ready, WarmPoolReady and TargetsReachable, and when they may change though nothing else does."""
     warm = _warm_pool_condition(parent, pool, now)
     refill_until = warm.since + REFILL_GRACE
     found = list(problems)
@@ -59,7 +64,8 @@ def conditions(
     if not warm.status and not refilling:
         found.append(Problem(warm.reason, warm.message))
     ready = _ready_condition(parent, found, now)
-    written = [condition.as_manifest(parent.generation) for condition in (ready, warm)]
+    targets = _condition(parent, "TargetsReachable", *targets_condition(path), now)
+    written = [condition.as_manifest(parent.generation) for condition in (ready, warm, targets)]
     return written, refill_until if refilling else None
 
 
@@ -99,10 +105,10 @@ def _warm_pool_condition(parent: Parent, pool: PoolState, now: datetime) -> Cond
 
 
 def _condition(
-    parent: Parent, name: str, status: bool, reason: Reason, message: str, now: datetime
+    parent: Parent, name: str, status: bool | None, reason: Reason, message: str, now: datetime
 ) -> Condition:
     old = _old_conditions(parent).get(name, {})
-    unchanged = old.get("status") == ("True" if status else "False")
+    unchanged = old.get("status") == _STATUSES[status]
     since = parse_time(old.get("lastTransitionTime")) if unchanged else None
     return Condition(name, status, reason, message[:_MAX_MESSAGE_CHARACTERS], since or now)
 

@@ -11,10 +11,11 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
 from lightkube.config.kubeconfig import SingleConfig
 from prometheus_client import CollectorRegistry
 
-from cli_mcp.names import SERVER_PORT
+from cli_mcp import names
 from cli_mcp.program import (
     allow_all_descriptors,
     cannot_listen,
@@ -28,9 +29,11 @@ from mcp_server.app import build_app
 from mcp_server.audit import AuditLog
 from mcp_server.authentication import Authenticator
 from mcp_server.cluster.kube_config import kube_config
-from mcp_server.cluster.kubernetes import KubernetesApi
+from mcp_server.cluster.kubernetes import KubernetesApi, Resource
+from mcp_server.cluster.path_checks import Neighbours, PathChecks, network_probes
 from mcp_server.cluster.program import CANNOT_START, add_instance_options, issuer_of, namespace_of
 from mcp_server.cluster.sessions import PodSessions
+from mcp_server.cluster.watch import Watch
 from mcp_server.cluster_metrics import ClusterMetrics
 from mcp_server.review_cache import ReviewAuthenticator
 from mcp_server.reviews import SelfReviews, TokenReviews
@@ -98,9 +101,9 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
     parser.add_argument(
         "--listen",
         type=listen_address,
-        default=("", SERVER_PORT),
+        default=("", names.SERVER_PORT),
         metavar="[HOST]:PORT",
-        help=f"default :{SERVER_PORT}, all addresses; without --tls-dir loopback only",
+        help=f"default :{names.SERVER_PORT}, all addresses; without --tls-dir loopback only",
     )
     parser.add_argument(
         "--tls-dir", type=Path, metavar="DIR", help="tls.crt and tls.key; changed files are taken over"
@@ -173,6 +176,7 @@ async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
         )
         backend = await running.enter_async_context(sessions.running())
         running.callback(agents.close)
+        await _report_path(api, sessions, arguments.instance, namespace, environment, running)
         if certificate is not None:
             metrics.show_certificate(certificate)
             following = asyncio.create_task(certificate.follow())
@@ -199,6 +203,40 @@ async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
             )
         except OSError as error:
             raise cannot_listen(arguments.host, arguments.port, error) from None
+
+
+async def _report_path(
+    api: KubernetesApi,
+    sessions: PodSessions,
+    instance: str,
+    namespace: str,
+    environment: Mapping[str, str],
+    running: AsyncExitStack,
+) -> None:
+    """Where this is a pod of the instance: another machine's view says nothing of it."""
+    pod_name = environment.get("POD_NAME")
+    if not pod_name:
+        return
+    neighbours = Neighbours()
+    parts = f"{names.COMPONENT_PROXY},{names.COMPONENT_SERVER}"
+    watch = Watch(
+        api,
+        Resource.core(namespace, "pods"),
+        neighbours,
+        labels=f"{names.LABEL_INSTANCE}={instance},{names.LABEL_COMPONENT} in ({parts})",
+    )
+    http = await running.enter_async_context(aiohttp.ClientSession(trust_env=False))
+    checks = PathChecks(
+        api,
+        neighbours,
+        names.InstanceNames(instance).path_report,
+        namespace,
+        pod_name,
+        sessions.warm_addresses,
+        network_probes(http),
+    )
+    for work in (watch.run(), checks.run()):
+        running.callback(asyncio.create_task(work).cancel)
 
 
 async def _authenticator(

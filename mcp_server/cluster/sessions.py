@@ -164,6 +164,10 @@ class PodSessions:
     def warm_count(self) -> int:
         return len(self._sessions.warm())
 
+    def warm_addresses(self) -> list[str]:
+        """Of the sandboxes that wait for a session."""
+        return sorted(pod.ip for pod in self._sessions.warm() if pod.ready and pod.ip)
+
     async def _call(self, session: SessionKey, work: Work[R]) -> tuple[R, SandboxPod, SessionState]:
         """The result of `work` in the session's pod, and what that was to the session.
 

@@ -21,7 +21,7 @@ from cli_mcp.kubeconfig import DUMMY_TOKEN, dummy_kubeconfig, parse_kubeconfig
 from cli_mcp.proxy_config import AllowlistRouteConfig, UpstreamConfig, proxy_config
 from cred_proxy.main import main, parse_options
 from tests.cred_proxy.harness import DEADLINE_SECONDS
-from tests.cred_proxy.origin import Origin, PrivateAuthority, Received
+from tests.cred_proxy.origin import Origin, PrivateAuthority, Received, answer
 
 TOKEN = "real-token-of-the-kubeconfig"
 STOLEN = "token-that-the-client-made-up"
@@ -198,6 +198,11 @@ CLIENTS = {
 CREDENTIALS = ("authorization", "x-api-key", "cookie", "impersonate-user", "proxy-authorization")
 
 
+def asked_by_clients(origin: Origin) -> list[Received]:
+    """What the proxy did not ask by itself, to see whether its targets answer."""
+    return [it for it in origin.requests if it.values("user-agent") != ["cli-mcp-proxy/reachability"]]
+
+
 @pytest.mark.parametrize("name", CLIENTS)
 async def test_a_client_works_and_the_origin_sees_the_injected_credential_alone(
     proxy: ProxyProcess, name: str
@@ -211,7 +216,7 @@ async def test_a_client_works_and_the_origin_sees_the_injected_credential_alone(
         if name.startswith("node") and "ECONNREFUSED" not in output and status != 0:
             pytest.skip("this node does not take its proxy from the environment")
         assert (status, output.strip().strip("b'")) == (0, "ok")
-        fields = [(key.lower(), value) for key, value in origin.requests[-1].fields]
+        fields = [(key.lower(), value) for key, value in asked_by_clients(origin)[-1].fields]
         sent = [field for field in fields if field[0] in CREDENTIALS]
         # A cookie is no credential of an allowlist target: a client may have got it there.
         assert [field for field in sent if origin is proxy.api or field[0] != "cookie"] == expected
@@ -225,7 +230,7 @@ async def test_what_is_not_listed_says_so_to_the_user(proxy: ProxyProcess) -> No
     assert "only https through CONNECT" in output
     status, output = await proxy.run("curl", "-sS", f"https://127.0.0.1:{proxy.files.port}/")
     assert status == 56
-    assert proxy.files.connections == 0
+    assert asked_by_clients(proxy.files) == []
 
 
 async def test_git_clones_over_https(proxy: ProxyProcess, tmp_path: Path) -> None:
@@ -268,7 +273,7 @@ async def test_a_mounted_change_is_picked_up_and_a_bad_one_is_said(proxy: ProxyP
     proxy.mount("kubeconfig", {"kubeconfig": "token: half-written-token"})
     await proxy.says(b"routing stays as it was")
     await proxy.run(*curl)
-    assert [request.values("authorization") for request in proxy.api.requests] == [
+    assert [request.values("authorization") for request in asked_by_clients(proxy.api)] == [
         [f"Bearer {TOKEN}"],
         ["Bearer rotated-token"],
         ["Bearer rotated-token"],
@@ -424,3 +429,18 @@ def test_addresses_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_options([*required, "--listen", "localhost:99999"])
     assert "is not host:port" in capsys.readouterr().err
+
+
+async def test_it_says_which_targets_answer(proxy: ProxyProcess) -> None:
+    proxy.files.respond = answer(b"HTTP/1.1 204 No Content\r\n\r\n")
+    expected = {("kubernetes", ""), ("allowlist", "")}
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while {(it["kind"], it["problem"]) for it in await targets(proxy)} != expected:
+            await asyncio.sleep(0.1)
+    asked = [it for it in proxy.api.requests if it.target.endswith("/selfsubjectreviews")]
+    assert {tuple(it.values("authorization")) for it in asked} == {(f"Bearer {TOKEN}",)}
+
+
+async def targets(proxy: ProxyProcess) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = json.loads(await proxy.fetch("/targets"))["targets"]
+    return found

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cli_mcp.api import status as api_status
+from cli_mcp.path_report import PathReport, TargetKind, TargetState
 from hooks.problem import Problem, Reason, gravest_first
 from hooks.status import PoolState, conditions, only_ready
 from hooks.wire import Parent
@@ -25,14 +26,17 @@ class Life:
 
     def __init__(self) -> None:
         self.conditions: list[dict[str, Any]] = []
+        self.path: PathReport | None = None
 
     def look(
         self, minutes: float, pool: PoolState, *problems: Problem
     ) -> tuple[tuple[str, str], tuple[str, str], datetime | None]:
         """(status, reason) of Ready and of WarmPoolReady, and the next change."""
         now = START + timedelta(minutes=minutes)
-        self.conditions, next_change = conditions(parent(*self.conditions), list(problems), pool, now)
-        ready, warm = ((it["status"], it["reason"]) for it in self.conditions)
+        self.conditions, next_change = conditions(
+            parent(*self.conditions), list(problems), pool, self.path, now
+        )
+        ready, warm, _ = ((it["status"], it["reason"]) for it in self.conditions)
         return ready, warm, next_change
 
 
@@ -98,6 +102,23 @@ def test_a_warning_leaves_ready_true() -> None:
     )
 
 
+def test_targets_are_unknown_until_they_were_asked_and_then_what_the_report_says() -> None:
+    life = Life()
+    seen = []
+    good = TargetState(endpoint="api.example.com:6443", kind=TargetKind.KUBERNETES)
+    bad = good.model_copy(update={"problem": "refused", "remedy": "mend it", "credential_refused": True})
+    for minute, path in enumerate((None, PathReport(targets=(good,)), PathReport(targets=(bad,)))):
+        life.path = path
+        life.look(minute, FULL)
+        seen.append({key: life.conditions[2][key] for key in ("status", "reason", "lastTransitionTime")})
+    assert [(it["status"], it["reason"]) for it in seen] == [
+        ("Unknown", "NotChecked"),
+        ("True", "TargetsAnswer"),
+        ("False", "CredentialRefused"),
+    ]
+    assert [it["lastTransitionTime"][14:16] for it in seen] == ["00", "01", "02"]
+
+
 def test_an_unreadable_instance_keeps_the_rest_of_its_status() -> None:
     warm = {
         "type": "WarmPoolReady",
@@ -128,6 +149,8 @@ def test_what_an_admin_has_to_mend_comes_before_what_mends_itself(reason: Reason
         Reason.SESSIONS_CUT_OFF,
         Reason.DEPLOYMENT_DEGRADED,
         Reason.CREDENTIAL_EXPIRING,
+        Reason.NOT_CHECKED,
+        Reason.TARGETS_ANSWER,
         Reason.READY,
     }
     assert (ordered[0].reason is reason) is (reason not in waiting or reason is Reason.RECONCILING)
