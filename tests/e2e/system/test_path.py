@@ -1,4 +1,4 @@
-"""Ready means that a call would work: what does not answer on its way is in the conditions, and goes again."""
+"""Ready means that a call would work: what does not answer on its way is in the conditions."""
 
 from __future__ import annotations
 
