@@ -2,11 +2,10 @@
 
 import logging
 from collections.abc import Iterable
-from itertools import groupby
 
 from pydantic import ValidationError
 
-from cli_mcp.path_report import PathReport, TargetState
+from cli_mcp.path_report import PathReport, TargetKind, TargetState
 from hooks.problem import Problem, Reason
 from hooks.wire import CONFIG_MAP, HookRequest
 
@@ -34,21 +33,21 @@ def path_report(request: HookRequest) -> PathReport | None:
 
 
 def path_problems(report: PathReport | None) -> list[Problem]:
-    """A target that does not answer is a warning as long as another of its kind does."""
+    """What keeps calls from working: Ready goes when no API server answers. Other hosts are told by the
+    condition alone, since shells work without them."""
     if report is None:
         return []
-    problems = [Problem(Reason.PATH_BROKEN, sentence) for sentence in report.unreachable]
-    by_kind = sorted(report.targets, key=lambda state: state.kind)
-    for _, group in groupby(by_kind, key=lambda state: state.kind):
-        states = list(group)
-        failing = [state for state in states if state.problem]
-        warning = len(failing) < len(states)
-        problems += [
-            Problem(reason, _told(some), warning)
-            for reason in (Reason.CREDENTIAL_REFUSED, Reason.TARGET_UNREACHABLE)
-            if (some := [state for state in failing if _reason(state) is reason])
-        ]
-    return problems
+    clusters = [state for state in report.targets if state.kind is TargetKind.KUBERNETES]
+    failing = [state for state in clusters if state.problem]
+    by_reason = [
+        (reason, [state for state in failing if _reason(state) is reason])
+        for reason in (Reason.CREDENTIAL_REFUSED, Reason.TARGET_UNREACHABLE)
+    ]
+    return [Problem(Reason.PATH_BROKEN, sentence) for sentence in report.unreachable] + [
+        Problem(reason, _told(states), warning=len(failing) < len(clusters))
+        for reason, states in by_reason
+        if states
+    ]
 
 
 def targets_condition(report: PathReport | None) -> tuple[bool | None, Reason, str]:

@@ -164,7 +164,9 @@ async def test_what_is_found_reaches_the_conditions_and_goes_again() -> None:
         await eventually(lambda: condition("TargetsReachable") == ("True", "TargetsAnswer"))
         path.answer = TargetStates(targets=(BAD,))
         await eventually(lambda: condition("TargetsReachable") == ("False", "TargetUnreachable"))
-        assert condition("Ready") == ("False", "TargetUnreachable")
+        assert condition("Ready")[0] == "True"
+        path.answer = TargetStates(targets=(GOOD, OTHER.model_copy(update={"problem": "gone"})))
+        await eventually(lambda: condition("Ready") == ("False", "TargetUnreachable"))
         path.answer = TargetStates(targets=(GOOD,))
         path.agent = False
         await eventually(lambda: condition("Ready") == ("False", "PathBroken"))
