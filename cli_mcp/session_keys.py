@@ -27,6 +27,11 @@ class SessionKey(_Model):
     private_key: str = Field(repr=False)
     public_key: str
 
+    @property
+    def file_name(self) -> str:
+        """Of the public half, where sandboxes look for it."""
+        return f"{self.kid}.pem"
+
 
 class SessionKeys(_Model):
     """At least one key, the oldest first."""

@@ -13,8 +13,8 @@
 A new token, CA, TLS certificate or session key rolls nothing either: mounted directories are read again.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from cli_mcp import names
@@ -63,6 +63,10 @@ class Inputs:
     proxy_address: str | None
     session_keys: list[SessionKey] | None
     """None until the Secret has been observed."""
+    leaving_keys: Mapping[str, str] = field(default_factory=dict)
+    """Public keys, by file name, that stay published for a while though the Secret does not have them."""
+    ca_certificates: str | None = None
+    """Of the proxy's authority; None until the Secret has been observed."""
     address_to_restore: str | None = None
     """The ClusterIP that the proxy's Service is to get back."""
     remade_server_account: str = ""
@@ -111,10 +115,17 @@ CHILDREN = (
         CONFIG_MAP,
         "session-keys-config-map",
         lambda n: n.session_keys,
-        lambda i: {"public_keys": [_public_key(key) for key in i.session_keys or ()]},
+        lambda i: {"public_keys": _public_keys(i)},
         wanted=lambda i: i.session_keys is not None,
     ),
     Child(CONFIG_MAP, "path-config-map", lambda n: n.path_report),
+    Child(
+        CONFIG_MAP,
+        "proxy-ca-config-map",
+        lambda n: n.proxy_ca,
+        lambda i: {"certificates": i.ca_certificates},
+        wanted=lambda i: i.ca_certificates is not None,
+    ),
     Child(SERVICE, "server-service", lambda n: n.server),
     Child(
         SERVICE,
@@ -227,8 +238,9 @@ def _routes_values(routes: Routes) -> Values:
     return {"kubeconfig": routes.kubeconfig, "proxy_config": routes.proxy_config}
 
 
-def _public_key(key: SessionKey) -> Values:
-    return {"file": f"{key.kid}.pem", "pem": key.public_key}
+def _public_keys(inputs: Inputs) -> list[Values]:
+    files = {key.file_name: key.public_key for key in inputs.session_keys or ()} | dict(inputs.leaving_keys)
+    return [{"file": file, "pem": pem} for file, pem in files.items()]
 
 
 def _server_values(inputs: Inputs) -> Values:

@@ -5,6 +5,8 @@ been observed: a sync that does not see the Secret yet, because a cache lags, ma
 and nothing may have been built on it.
 
 They are updated in place, so that a rotation is one compare-and-swap and a Secret is never gone in between.
+One that somebody deletes is made again as if it had been rotated: what was public of it is published apart,
+and stays so until all have heard of the new one.
 """
 
 import base64
@@ -19,7 +21,7 @@ from cli_mcp import authority, names
 from cli_mcp.session_keys import PUBLICATION, SessionKey, SessionKeys
 from hooks.keys import KeyGenerator
 from hooks.ssh import HOST_KEY
-from hooks.wire import SECRET, HookRequest, Manifest
+from hooks.wire import CONFIG_MAP, SECRET, HookRequest, Manifest
 
 _CERTIFICATE_END = "-----END CERTIFICATE-----\n"
 _PRIVATE_KEY_END = "-----END PRIVATE KEY-----\n"
@@ -45,17 +47,20 @@ def proxy_ca(request: HookRequest, now: datetime, keygen: KeyGenerator) -> Gener
     name = request.parent.names.proxy_ca
 
     def made() -> Data:
-        new = keygen.proxy_authority(name, now)
-        return {authority.CERTIFICATE_FILE: new.certificate, authority.KEY_FILE: new.private_key}
+        return rotated(_published(request, name))
 
     def rotated(current: Data) -> Data:
-        new = made()
-        return {
-            file: new[file] + _first_pem(current.get(file, ""), end)
+        new = keygen.proxy_authority(name, now)
+        before = {
+            file: _first_pem(current.get(file, ""), end)
             for file, end in (
                 (authority.CERTIFICATE_FILE, _CERTIFICATE_END),
                 (authority.KEY_FILE, _PRIVATE_KEY_END),
             )
+        }
+        return {
+            authority.CERTIFICATE_FILE: new.certificate + before[authority.CERTIFICATE_FILE],
+            authority.KEY_FILE: new.private_key + before[authority.KEY_FILE],
         }
 
     return _secret(
@@ -115,6 +120,26 @@ def public_keys(secret: GeneratedSecret) -> list[SessionKey] | None:
     return None if keys is None else list(keys.keys)
 
 
+def leaving_keys(
+    request: HookRequest, published: list[SessionKey] | None, now: datetime
+) -> tuple[Data, datetime | None]:
+    """Public keys, by the names of their files, that are out though the Secret does not have them, because it
+    was made again; and until when: servers sign with what they remember until the new key has got around."""
+    newest = published[-1] if published else None
+    until = newest.published_at + PUBLICATION if newest else None
+    if until is None or until <= now:
+        return {}, None
+    known = {key.file_name for key in published or ()}
+    out = _published(request, request.parent.names.session_keys)
+    leaving = {file: pem for file, pem in out.items() if file not in known}
+    return leaving, until if leaving else None
+
+
+def trusted_certificates(secret: GeneratedSecret) -> str | None:
+    """The certificates of an observed authority; None while it has not been observed."""
+    return secret.data.get(authority.CERTIFICATE_FILE) if secret.observed else None
+
+
 def parse_session_keys(data: Data) -> SessionKeys | None:
     """None when the Secret's content is not what the hooks write."""
     try:
@@ -159,6 +184,11 @@ def _secret(
     if rotated is None or wanted in ("", done):
         return GeneratedSecret(name, component, settled(current), done, observed=True)
     return GeneratedSecret(name, component, rotated(current), wanted, observed=True)
+
+
+def _published(request: HookRequest, name: str) -> Data:
+    """What the ConfigMap `name` has."""
+    return (request.child(CONFIG_MAP, name) or {}).get("data") or {}
 
 
 def _first_pem(bundle: str, end: str) -> str:

@@ -75,6 +75,8 @@ def _reconcile(
     secrets = [proxy_ca, session_key]
     if spec.ssh and not spec.ssh.host_key_secret:
         secrets.append(generated.ssh_host_key(request, keygen))
+    session_keys = generated.public_keys(session_key)
+    leaving_keys, next_key_change = generated.leaving_keys(request, session_keys, now)
     inputs = Inputs(
         parent=parent,
         spec=spec,
@@ -82,7 +84,9 @@ def _reconcile(
         routes=routes,
         dns_addresses=dns_addresses(request),
         proxy_address=proxy_address(request),
-        session_keys=generated.public_keys(session_key),
+        session_keys=session_keys,
+        leaving_keys=leaving_keys,
+        ca_certificates=generated.trusted_certificates(proxy_ca),
         address_to_restore=address_to_restore(request, pods, now),
         remade_server_account=remade_account(request, parent.names.server),
         remade_ssh_account=remade_account(request, parent.names.ssh),
@@ -91,7 +95,7 @@ def _reconcile(
     closed = closed_because(request, inputs, children)
     template = sandbox_template(inputs)
     workspaces, pool, sandboxes = _plan_sandboxes(request, spec, pods, template, closed is None, now)
-    children += _keys_still_published(request, inputs)
+    children += _still_published(request, inputs)
     children.append(server_config_map(inputs, sandbox_config(inputs, template, closed)))
     children += [generated_secret(parent, secret) for secret in secrets]
 
@@ -116,7 +120,7 @@ def _reconcile(
         },
         "children": children + sandboxes,
     }
-    checks = (pool.next_check, workspaces.next_check, next_expiry, next_condition)
+    checks = (pool.next_check, workspaces.next_check, next_expiry, next_condition, next_key_change)
     return answer | _resync(checks, now)
 
 
@@ -208,11 +212,18 @@ def _kubeconfig_secret(parent: Parent, spec: InstanceSpec) -> str | None:
     return (target.secret_name or parent.names.kubeconfig) if target else None
 
 
-def _keys_still_published(request: HookRequest, inputs: Inputs) -> list[Manifest]:
-    """While the session keys are being made again, sandboxes keep those that they know."""
-    observed = request.child(CONFIG_MAP, request.parent.names.session_keys)
-    echo = kept(observed) if observed is not None and inputs.session_keys is None else None
-    return [] if echo is None else [echo]
+def _still_published(request: HookRequest, inputs: Inputs) -> list[Manifest]:
+    """While session keys or the proxy's authority are being made again, sandboxes keep those that they
+    know."""
+    n = request.parent.names
+    unknown = [
+        name
+        for name, value in ((n.session_keys, inputs.session_keys), (n.proxy_ca, inputs.ca_certificates))
+        if value is None
+    ]
+    observed = (request.child(CONFIG_MAP, name) for name in unknown)
+    echoes = (kept(one) for one in observed if one is not None)
+    return [echo for echo in echoes if echo is not None]
 
 
 def _ssh_status(request: HookRequest, spec: InstanceSpec) -> Manifest:

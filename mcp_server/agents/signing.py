@@ -87,11 +87,21 @@ class CallSigner:
             return
         self._seen = seen
         try:
-            self._loaded = _load(self._file)
+            self._loaded = _with_previous(_load(self._file), self._loaded, now)
         except InvalidSessionKeys as error:
             _log.warning("the session keys stay as they were: %s", error)
         else:
             _log.info("session keys reloaded")
+
+
+def _with_previous(loaded: _Loaded, before: _Loaded, now: datetime) -> _Loaded:
+    """`loaded`, and before its keys the one that signs now when it has none of those that were there: their
+    Secret was deleted and made again, and sandboxes have to hear of the new key first."""
+    if loaded.private.keys() & before.private.keys():
+        return loaded
+    signing = before.keys.signing_key(now)
+    keys = SessionKeys(keys=(signing, *loaded.keys.keys))
+    return _Loaded(keys, {signing.kid: before.private[signing.kid], **loaded.private})
 
 
 def _load(file: Path) -> _Loaded:

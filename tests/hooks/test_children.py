@@ -23,6 +23,7 @@ INPUTS = Inputs(
     dns_addresses=["169.254.20.10/32"],
     proxy_address="10.96.0.20",
     session_keys=[],
+    ca_certificates="certificates",
 )
 SSH = {"routes": [{"username": "ann", "authorizedKeysSecret": "keys.of.ann"}]}
 OPENSHIFT = Settings(SETTINGS.image, SETTINGS.sandbox_image, "openshift")

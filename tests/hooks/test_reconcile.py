@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from cli_mcp import names
+from cli_mcp.session_keys import PUBLICATION
+from hooks.generated import decoded_data
 from hooks.reconcile import sync
 from hooks.wire import CHILD_KINDS, MalformedRequest
 from tests.hooks.world import (
@@ -483,7 +485,37 @@ def test_the_ca_rotates_by_annotation_and_keeps_the_previous_one_without_rolling
     assert set(world.writes_since(start)) == {
         "patch climcpinstances.cli-mcp.redhat.com demo 200",
         "update secrets cli-mcp-demo-proxy-ca 200",
+        "update configmaps cli-mcp-demo-proxy-ca 200",
     }
+    assert world.writes_at_rest() == []
+
+
+def ca(world: World) -> tuple[str, str]:
+    """The certificates in the Secret and in the ConfigMap."""
+    secret = decoded_data(world.get("secrets", "cli-mcp-demo-proxy-ca"))["ca.crt"]
+    published = world.get("configmaps", "cli-mcp-demo-proxy-ca")["data"]["ca.crt"]
+    return secret, published
+
+
+@pytest.mark.parametrize("how", ["deleted", "emptied"])
+def test_an_authority_that_is_made_again_has_the_one_before_in_its_bundle(world: World, how: str) -> None:
+    settled(world, {"sandbox": {"warmPoolSize": 1}, "proxy": ALLOWLIST})
+    before, published = ca(world)
+    assert before == published
+    for _ in range(2):
+        if how == "deleted":
+            world.api.delete("secrets", NAMESPACE, "cli-mcp-demo-proxy-ca")
+        else:
+            world.api.update({**world.get("secrets", "cli-mcp-demo-proxy-ca"), "data": {}})
+        world.run()
+        after, published = ca(world)
+        assert after == published
+        newest = before.split("-----END CERTIFICATE-----")[0]
+        assert newest in after
+        assert not after.startswith(newest)
+        assert after.count("END CERTIFICATE") == 2
+        before = after
+    assert decoded_data(world.get("secrets", "cli-mcp-demo-proxy-ca"))["ca.key"].count("END PRIVATE KEY") == 1
     assert world.writes_at_rest() == []
 
 
@@ -669,9 +701,14 @@ def test_emptied_and_deleted_keys_are_made_again_and_sandboxes_keep_the_old_ones
     world.controller.sync_next()
     assert world.get("configmaps", "cli-mcp-demo-session-keys")["data"] == before
     world.run()
-    after = world.get("configmaps", "cli-mcp-demo-session-keys")["data"]
-    assert set(after).isdisjoint(before)
+    both = world.get("configmaps", "cli-mcp-demo-session-keys")["data"]
+    assert before.items() < both.items(), "servers sign with the old one until the new one has got around"
     assert world.condition()["status"] == "True"
+    assert world.writes_at_rest() == []
+    world.clock.advance(PUBLICATION.total_seconds())
+    world.run()
+    after = world.get("configmaps", "cli-mcp-demo-session-keys")["data"]
+    assert (len(after), set(after).isdisjoint(before)) == (1, True)
     assert world.writes_at_rest() == []
 
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 SESSION = "kept"
 QUESTION = "kubectl get configmap kube-root-ca.crt -o name"
 ANSWER = "configmap/kube-root-ca.crt\n"
+# All have heard of a new key by then, and sign with it.
+ADOPTED_SECONDS = 150
+NEW_SESSION_EVERY = 40
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +88,18 @@ def test_a_deleted_service_account_of_the_server_costs_no_session(ready: Instanc
     print(f"the server's ServiceAccount made again: {seconds_until(works, 90):.1f} s until sessions begin")
     kubectl("-n", ready.namespace, "rollout", "status", f"deployment/{name}", "--timeout=60s")
     assert client.bash(SESSION, f"{QUESTION}; echo $KEPT").stdout == f"{ANSWER}yes\n"
+
+
+@pytest.mark.parametrize("secret", ["proxy-ca", "session-key"])
+def test_a_deleted_secret_of_the_instance_costs_neither_old_nor_new_sessions_a_call(
+    ready: Instance, client: McpClient, secret: str
+) -> None:
+    kubectl("-n", ready.namespace, "delete", "secret", f"cli-mcp-{ready.name}-{secret}")
+    began, calls = time.monotonic(), 0
+    while time.monotonic() - began < ADOPTED_SECONDS:
+        for session in (SESSION, f"{secret}-{calls // NEW_SESSION_EVERY}"):
+            answer = client.bash(session, QUESTION)
+            assert answer.stdout == ANSWER, (round(time.monotonic() - began), session, answer.text)
+            calls += 1
+        time.sleep(0.5)
+    print(f"{secret} deleted: {calls} calls in {ADOPTED_SECONDS} s, none failed")

@@ -6,7 +6,7 @@ import jwt
 import pytest
 
 from cli_mcp.agent_token import body_digest, decode_claims, decode_header
-from cli_mcp.session_keys import SessionKey
+from cli_mcp.session_keys import PUBLICATION, SessionKey
 from mcp_server.agents.signing import CallSigner, InvalidSessionKeys, SignedCall
 from tests.mcp_server.agents.fake_agent import BOOT, POD_UID, key_pair, write_keys
 
@@ -68,6 +68,18 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert kid_of(signer.token(CALL)) == "aa"  # looked at a moment ago
     clock.advance(2)
     assert kid_of(signer.token(CALL)) == "bb"
+
+
+def test_a_key_that_was_made_anew_signs_once_sandboxes_have_heard_of_it(tmp_path: Path) -> None:
+    clock, file = Clock(), tmp_path / "keys.json"
+    write_keys(file, key_pair("aa"))
+    signer = CallSigner(file, "server", clock=clock)
+    for kid in ("bb", "cc"):
+        clock.advance(10)
+        write_keys(file, key_pair(kid, published_at=clock.now))
+        assert kid_of(signer.token(CALL)) == "aa"
+    clock.advance(PUBLICATION.total_seconds())
+    assert kid_of(signer.token(CALL)) == "cc"
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"version":1,"keys":[]}', "gone"])
