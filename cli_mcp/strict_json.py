@@ -16,6 +16,11 @@ from typing import Any, Never
 Check = Callable[[Any], Any]
 """Returns what a parsed JSON value stands for, or raises MalformedMessage."""
 
+STRUCTURE_LIMIT_BYTES = 64 << 10
+"""Of a message, outside of its strings: numbers, brackets, commas and colons, without white space.
+The largest honest message, a directory of 1,000 entries, has 40 KB of it."""
+_SPACE = b" \t\r\n"
+
 _LONE_SURROGATE_POSSIBLE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -26,6 +31,8 @@ class MalformedMessage(Exception):
 def parse(data: bytes, *, lone_surrogates: bool = False) -> Any:
     """The JSON value in `data`, which is UTF-8. Strings with `lone_surrogates` are Python strings that cannot
     be encoded again, which is why they are refused unless asked for."""
+    if is_overstructured(data):
+        raise MalformedMessage(f"more than {STRUCTURE_LIMIT_BYTES} bytes outside of strings")
     try:
         text = data.decode()
         value = _DECODER.decode(text)
@@ -34,6 +41,24 @@ def parse(data: bytes, *, lone_surrogates: bool = False) -> Any:
     except (ValueError, RecursionError):
         raise MalformedMessage("not strict JSON in UTF-8") from None
     return value
+
+
+def is_overstructured(data: bytes) -> bool:
+    """Whether JSON has more than STRUCTURE_LIMIT_BYTES outside of its strings.
+
+    A parser makes an object of each value and key: 4 MiB of numbers cost it a hundred times what a string of
+    that length costs. This looks without making any, at about the price of copying `data`. What is no JSON is
+    judged rightly up to where a parser would stop: there is no backslash outside of strings.
+    """
+    if len(data) <= STRUCTURE_LIMIT_BYTES:
+        return False
+    if b"\\" in data:
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # Each string but the last is followed by one byte at least, a comma or a colon.
+    if data.count(b'"') > 2 * STRUCTURE_LIMIT_BYTES:
+        return True
+    outside = b"".join(data.split(b'"')[::2])
+    return len(outside.translate(None, _SPACE)) > STRUCTURE_LIMIT_BYTES
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -13,12 +13,17 @@ from collections.abc import Mapping
 from cli_mcp import strict_json
 from cli_mcp.execution import ExecutionError, SandboxUnavailable, SessionBusy, ToolFailed
 from local_runtime.tool_helper import ENDED_LINE, START_LINE
+from sandbox_agent.paced import Pace, PacedReader
 from sandbox_agent.tools.runner import READY
 
 ANSWER_LIMIT_BYTES = 2 << 20
 MAX_WAITING_CALLS = 16
 _START_SECONDS = 15.0
 _READ_BYTES = 1 << 18
+# A call that waits is ended by nonsense long before it counts as a flood.
+_PACE = Pace(1 << 16, burst_seconds=0.1, share=0.05, flood_bytes=1 << 40)
+# An honest other end says nothing but answers, each once; and seldom, when it was started again, READY.
+_IDLE_LINES = 32
 # More does not lie in a pipe that nobody reads.
 _STALE_LIMIT_BYTES = 1 << 20
 _ERROR_CHARACTERS = 2_000
@@ -46,6 +51,9 @@ class ToolChannel:
         self._loop = asyncio.get_running_loop()
         self._requests, self._answers = requests, answers
         self._buffer = bytearray()
+        self._searched = 0  # so much of it has no line feed
+        self._idle_lines = 0
+        self._reader = PacedReader(answers, _PACE, self._read, on_flood=self._end_nonsense)
         self._waiting: dict[int, asyncio.Future[Mapping[str, object]]] = {}
         self._ready: asyncio.Future[None] | None = None
         self._number = 0
@@ -97,7 +105,7 @@ class ToolChannel:
     def close(self) -> None:
         if not self._closed:
             self._fail(SandboxUnavailable(_ENDED))
-            self._loop.remove_reader(self._answers)
+            self._reader.close()
             self._loop.remove_writer(self._requests)
             if self._blocked is not None:
                 _set(self._blocked)
@@ -149,14 +157,18 @@ class ToolChannel:
         if self._closed:
             return
         if self._waiting:
-            self._loop.add_reader(self._answers, self._read)
+            self._reader.start()
         else:
-            self._loop.remove_reader(self._answers)
+            self._reader.stop()
 
-    def _drop_stale_answers(self) -> bytes:
-        """What came while no call waited."""
-        dropped = bytes(self._buffer)
+    def _drop_buffer(self) -> None:
         self._buffer.clear()
+        self._searched = self._idle_lines = 0
+
+    def _drop_stale_answers(self) -> bytearray:
+        """What came while no call waited."""
+        dropped = bytearray(self._buffer)
+        self._drop_buffer()
         while len(dropped) < _STALE_LIMIT_BYTES:
             try:
                 data = os.read(self._answers, _READ_BYTES)
@@ -167,36 +179,45 @@ class ToolChannel:
             dropped += data
         return dropped
 
-    def _read(self) -> None:
-        try:
-            data = os.read(self._answers, _READ_BYTES)
-        except BlockingIOError:
-            return
+    def _read(self, data: bytes) -> None:
         if not data:
-            self._loop.remove_reader(self._answers)  # or it would be readable for ever
             self._fail(SandboxUnavailable(_GONE))
             return
-        *lines, rest = (bytes(self._buffer) + data).split(b"\n")
-        self._buffer[:] = rest
-        for line in lines:
-            self._take(line + b"\n")
-        if len(self._buffer) > ANSWER_LIMIT_BYTES:
-            self._fail(ExecutionError(_NONSENSE))
+        self._buffer += data
+        while (end := self._buffer.find(b"\n", self._searched)) >= 0:
+            line = bytes(self._buffer[: end + 1])
+            del self._buffer[: end + 1]
+            self._searched = 0
+            try:
+                self._take(line)
+            except strict_json.MalformedMessage:
+                self._end_nonsense()
+        self._searched = len(self._buffer)
+        if self._searched > ANSWER_LIMIT_BYTES:
+            self._end_nonsense()
+
+    def _end_nonsense(self) -> None:
+        """What else has come is not looked at: a flood costs one line."""
+        self._fail(ExecutionError(_NONSENSE))
 
     def _take(self, line: bytes) -> None:
-        if line == READY:
-            if self._ready is not None and not self._ready.done():
-                self._ready.set_result(None)
-        elif line == ENDED_LINE:
-            self._fail(ExecutionError(_KILLED))
-        else:
-            try:
-                self._answer(line)
-            except strict_json.MalformedMessage:
-                self._fail(ExecutionError(_NONSENSE))
-
-    def _answer(self, line: bytes) -> None:
         """Raises MalformedMessage."""
+        if line == ENDED_LINE:
+            self._fail(ExecutionError(_KILLED))
+        elif not (self._is_ready() if line == READY else self._answer(line)):
+            self._idle_lines += 1
+            if self._idle_lines > _IDLE_LINES:
+                raise strict_json.MalformedMessage("many lines that nobody waits for")
+
+    def _is_ready(self) -> bool:
+        """Whether that was waited for."""
+        if self._ready is None or self._ready.done():
+            return False
+        self._ready.set_result(None)
+        return True
+
+    def _answer(self, line: bytes) -> bool:
+        """Whether it is of a call that waits. Raises MalformedMessage."""
         value = strict_json.parse(line)
         if not isinstance(value, dict) or type(value.get("id")) is not int:
             raise strict_json.MalformedMessage("no answer")
@@ -204,7 +225,7 @@ class ToolChannel:
             raise strict_json.MalformedMessage("the answer to no call")
         waiting = self._waiting.get(value["id"])
         if waiting is None or waiting.done():
-            return  # of a call that nobody waits for any more
+            return False  # of a call that nobody waits for any more
         match value:
             case {"result": dict(result), **rest} if rest.keys() == {"id"}:
                 waiting.set_result(result)
@@ -212,10 +233,13 @@ class ToolChannel:
                 waiting.set_exception(ToolFailed(message[:_ERROR_CHARACTERS]))
             case _:
                 raise strict_json.MalformedMessage("neither result nor error")
+        self._idle_lines = 0
+        return True
 
     def _fail(self, error: ExecutionError) -> None:
-        """End all calls that wait; the next one starts afresh."""
-        self._buffer.clear()
+        """End all calls that wait; the next one starts afresh. Nothing is read until then."""
+        self._reader.stop()
+        self._drop_buffer()
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
             self._ready.exception()  # also when nobody waits for it any more

@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cli_mcp.strict_json import STRUCTURE_LIMIT_BYTES, is_overstructured
 from mcp_server.authentication import (
     Action,
     AuthenticationError,
@@ -93,6 +94,19 @@ def _too_large(settings: ServerSettings) -> Refusal:
         413,
         "body_too_large",
         f"The request is larger than {limit_mib:g} MiB. Write large files in several calls.",
+    )
+
+
+def check_structure(body: bytes) -> Refusal | None:
+    """Before anybody parses it: long strings are cheap, as many numbers or keys would hold up all others."""
+    if not is_overstructured(body):
+        return None
+    limit_kib = STRUCTURE_LIMIT_BYTES >> 10
+    return Refusal(
+        413,
+        "body_structure",
+        f"The request has more than {limit_kib} KiB of JSON outside of strings: numbers, keys, brackets. "
+        "Send long content as one string.",
     )
 
 
@@ -192,7 +206,8 @@ class Guards:
                     if len(body) > self._settings.max_body_bytes:
                         return _too_large(self._settings)
                     if not message.get("more_body", False):
-                        return bytes(body)
+                        whole = bytes(body)
+                        return check_structure(whole) or whole
         except TimeoutError:
             seconds = self._settings.body_timeout_seconds
             return Refusal(408, "body_timeout", f"The request did not arrive within {seconds:g} s.")

@@ -170,26 +170,29 @@ class ExitReader:
     """Finds the line of the supervisor that says the expected shell ended."""
 
     def __init__(self) -> None:
-        self._nonce = self._buffer = b""
+        self._line: re.Pattern[bytes] | None = None
+        self._rest = b""
 
     def expect(self, nonce: str) -> None:
         """Forget what came so far and wait for the line with this nonce."""
-        self._nonce, self._buffer = nonce.encode(), b""
+        self._line, self._rest = re.compile(_EXIT_LINE % re.escape(nonce.encode())), b""
 
     def feed(self, data: bytes) -> ShellExit | None:
         """The exit, when `data` completes its line."""
-        self._buffer += data
-        for nonce, status in _EXIT_LINE.findall(self._buffer):
-            if nonce == self._nonce and int(status) <= 255:
-                self._nonce = self._buffer = b""
-                return ShellExit(int(status))
-        self._buffer = self._buffer[-_EXIT_LINE_BYTES:]
-        return None
+        if self._line is None:
+            return None
+        found = self._line.search(self._rest + data)
+        if found is None:
+            self._rest = (self._rest + data)[-_EXIT_LINE_BYTES:]
+            return None
+        self._line, self._rest = None, b""
+        return ShellExit(int(found[1]))
 
 
 _HEADER = re.compile(rb"([0-9]{1,3}) ([0-9]{1,10})")
 _BEGUN = re.compile(rb"([01]?[0-9]{1,2}|2[0-4][0-9]|25[0-5]) [0-9]{1,10}\0")
-_EXIT_LINE = re.compile(rb"([0-9a-f]{1,64}) ([0-9]{1,3})\n")
+# Begins with the nonce: where that does not stand, a search goes on without trying anything.
+_EXIT_LINE = rb"%b ([01]?[0-9]{1,2}|2[0-4][0-9]|25[0-5])\n"
 
 
 def _parse(frame: bytes, *, whole: bool) -> Report | None:

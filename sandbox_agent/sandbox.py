@@ -8,17 +8,20 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cli_mcp.execution import SandboxUnavailable
 from sandbox_agent import processes, protocol
 from sandbox_agent.launch import Launched, Launcher
 from sandbox_agent.output import pending_bytes
+from sandbox_agent.paced import Pace, PacedReader
 from sandbox_agent.processes import Process
 from sandbox_agent.protocol import ExitReader, Report, ReportReader, ShellExit
 
-_READ_BYTES = 1 << 16
+# A shell may have large variables; all that the supervisor ever says is a few bytes for each shell.
+_REPORTS_PACE = Pace(1 << 16, burst_seconds=0.1, share=0.05, flood_bytes=1 << 30)
+_EXITS_PACE = Pace(1 << 12, burst_seconds=0.01, share=0.01, flood_bytes=1 << 18)
 # What bash takes for the report of an ordinary state.
 _REPORT_SECONDS = 0.00015
 # Walking more processes than this takes long enough to belong into a thread.
@@ -115,8 +118,17 @@ class Sandbox:
         self._usable = True
         self._destruction: asyncio.Task[None] | None = None
         self.root = root
-        self._loop.add_reader(self._reports, self._read_report)
-        self._loop.add_reader(self._exits, self._read, self._exits, self._feed_exit)
+        self.fault: str | None = None
+        """Why it was ended from here, in a sentence for the caller."""
+        self._reports_in = PacedReader(
+            self._reports,
+            _REPORTS_PACE,
+            self._feed_report,
+            on_flood=self._end_flood,
+            before_turn=self._let_report_come,
+        )
+        self._exits_in = PacedReader(self._exits, _EXITS_PACE, self._feed_exit, on_flood=self._end_flood)
+        self._exits_in.start()
         self._watcher = self._loop.create_task(self._watch())
 
     @classmethod
@@ -199,10 +211,17 @@ class Sandbox:
 
     async def destroy(self) -> None:
         """End the sandbox with everything in it and let go of it. May be called again."""
+        await asyncio.shield(self._begin_to_end())
+
+    def _begin_to_end(self) -> "asyncio.Task[None]":
         self._usable = False
         if self._destruction is None:
             self._destruction = self._loop.create_task(self._destroy())
-        await asyncio.shield(self._destruction)
+        return self._destruction
+
+    def _end_flood(self) -> None:
+        self.fault = "A process of the sandbox flooded what the shell reports by, so the sandbox was ended."
+        self._begin_to_end()
 
     async def _destroy(self) -> None:
         if self.alive:
@@ -215,14 +234,16 @@ class Sandbox:
             except ProcessLookupError:
                 pass  # it ended by itself just now
         await self._watcher
-        self._loop.remove_reader(self._reports)
-        self._loop.remove_reader(self._exits)
+        self._reports_in.close()
+        self._exits_in.close()
         _close((self._requests, self._reports, self._exits))
 
     def _report_request(self) -> bytes:
         self._nonce = _nonce()
         self._report_reader.expect(self._nonce)
         self._report_expected = True
+        self._reports_in.forgive()
+        self._reports_in.start()
         return protocol.report_line(self._nonce, self._reports_fd)
 
     def _send(self, lines: bytes) -> bool:
@@ -236,32 +257,31 @@ class Sandbox:
         self._usable = sent == len(lines)
         return self._usable
 
-    def _read_report(self) -> None:
+    def _let_report_come(self) -> None:
         """Bash writes a report line by line, and each line would wake this process, which the kernel prefers
         to the shell: dozens of times. Once for each report, so that no sandbox makes it wait for long, the
         rest gets a moment to come."""
         if self._report_expected:
             self._report_expected = False
             time.sleep(_REPORT_SECONDS)
-        self._read(self._reports, self._report_reader.feed)
 
-    def _read(self, fd: int, feed: Callable[[bytes], Report | ShellExit | None]) -> None:
-        try:
-            data = os.read(fd, _READ_BYTES)
-        except BlockingIOError:
-            return
-        if not data:
-            self._loop.remove_reader(fd)
-        elif answer := feed(data):
-            self._mailbox.put(answer)
+    def _feed_report(self, data: bytes) -> None:
+        """Reports are read while one is waited for: who writes at other times waits himself."""
+        report = self._report_reader.feed(data)
+        if report is not None:
+            self._reports_in.stop()
+            self._mailbox.put(report)
 
-    def _feed_exit(self, data: bytes) -> ShellExit | None:
+    def _feed_exit(self, data: bytes) -> None:
         """A shell that dies while it reports has already said how the command ended: after some syntax errors
         bash 5.2 corrupts its memory."""
-        self._read(self._reports, self._report_reader.feed)
-        begun = self._report_reader.status_begun
         ended = self._exit_reader.feed(data)
-        return ShellExit(begun) if ended is not None and begun is not None else ended
+        if ended is None:
+            return
+        self._exits_in.forgive()
+        self._reports_in.read()
+        begun = self._report_reader.status_begun
+        self._mailbox.put(ended if begun is None else ShellExit(begun))
 
     async def _watch(self) -> None:
         await self._process.wait()

@@ -249,7 +249,8 @@ class Shell:
         """After a command that cost the shell, or the sandbox."""
         if isinstance(answer, ShellExit):
             return await self.start()
-        cause = self._launcher.cause_of_death() or "The sandbox had ended."
+        fault = self._sandbox.fault if self._sandbox is not None else None
+        cause = fault or self._launcher.cause_of_death() or "The sandbox had ended."
         return [f"{cause} A new one was started; background processes are gone.", *await self.start()]
 
     async def _background(self) -> tuple[int, ...]:

@@ -1,15 +1,18 @@
 """What a hostile sender may write is refused by its own kind of error, and never quoted."""
 
+import json
 import re
+import time
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli_mcp import strict_json
-from cli_mcp.strict_json import MalformedMessage, parse
+from cli_mcp.strict_json import STRUCTURE_LIMIT_BYTES, MalformedMessage, is_overstructured, parse
 
 
 class Kind(StrEnum):
@@ -154,3 +157,72 @@ def test_any_bytes_are_a_value_or_that_error(data: bytes) -> None:
         parse(data)
     except MalformedMessage:
         pass
+
+
+_LONG = STRUCTURE_LIMIT_BYTES + 2
+# 4 MiB that a parser would be busy with for long, and some that look like it.
+_STRUCTURE = {
+    "integers": b"[" + b"1," * _LONG + b"1]",
+    "keys": b"{" + b",".join(b'"%x":1' % number for number in range(_LONG)) + b"}",
+    "strings": b"[" + b'"",' * _LONG + b'""]',
+    "strings without anything between": b'""' * _LONG,
+    "lists": b"[" + b"[]," * _LONG + b"[]]",
+    "depth": b"[" * _LONG,
+    "one number": b"1" * _LONG,
+    "after a string with escaped quotes": b'["' + b'\\"' * 9 + b'",' + b"1," * _LONG + b"1]",
+    "after a string that ends with backslashes": b'["' + b"\\\\" * 9 + b'",' + b"1," * _LONG + b"1]",
+    "after a backslash outside": b"[" + b"1," * _LONG + b'\\"1]',
+}
+_TEXT = {
+    "one string": b'["' + b"x" * (4 << 20) + b'"]',
+    "quotes": b'["' + b'\\"' * (2 << 20) + b'"]',
+    "backslashes": b'["' + b"\\\\" * (2 << 20) + b'"]',
+    "code": b'["' + b'{\\"a\\": [1, 2, \\"\\\\\\"\\"]},\\n' * (1 << 16) + b'"]',
+    "white space": b"[" + b" \t\r\n" * (1 << 20) + b"1]",
+    "commas": b'["' + b"1,[{:" * (1 << 19) + b'"]',
+}
+
+
+@pytest.mark.parametrize("name", _STRUCTURE)
+def test_much_structure_is_refused_before_it_is_parsed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any) -> None:
+        raise AssertionError("it was parsed")
+
+    monkeypatch.setattr(strict_json, "_DECODER", never)
+    assert is_overstructured(_STRUCTURE[name])
+    with pytest.raises(MalformedMessage, match="outside of strings"):
+        parse(_STRUCTURE[name])
+
+
+@pytest.mark.parametrize("name", _TEXT)
+def test_a_long_string_is_no_structure(name: str) -> None:
+    assert not is_overstructured(_TEXT[name])
+    assert len(parse(_TEXT[name])) == 1
+
+
+@pytest.mark.parametrize("data", [*_STRUCTURE.values(), *_TEXT.values()], ids=[*_STRUCTURE, *_TEXT])
+def test_the_look_costs_about_as_much_as_copying(data: bytes) -> None:
+    def seconds(work: Callable[[], object]) -> float:
+        begun = time.process_time()
+        for _ in range(3):
+            work()
+        return time.process_time() - begun
+
+    # A byte is copied by the pair of passes that an escape needs, and looked at in one more.
+    assert seconds(lambda: is_overstructured(data)) <= 60 * max(seconds(lambda: bytearray(data)), 0.002)
+
+
+_VALUES = st.recursive(
+    st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+)
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+
+
+@settings(deadline=None, max_examples=50)
+@given(_VALUES)
+def test_structure_is_what_stands_outside_of_strings(value: Any) -> None:
+    data = json.dumps(value, separators=(",", ":")).encode()
+    most = b"0" * (STRUCTURE_LIMIT_BYTES - len(_STRING.sub(b"", data)))
+    string = b'"' + b"x" * STRUCTURE_LIMIT_BYTES + b'"'
+    assert not is_overstructured(data + b" \n" + most + string)
+    assert is_overstructured(data + b" \n" + most + b"0" + string)

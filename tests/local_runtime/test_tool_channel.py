@@ -4,11 +4,14 @@ import asyncio
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cli_mcp import strict_json
 from cli_mcp.execution import ExecutionError, SandboxUnavailable, SessionBusy, ToolFailed
 from local_runtime import tool_channel
 from local_runtime.tool_channel import ANSWER_LIMIT_BYTES, MAX_WAITING_CALLS, ToolChannel
@@ -207,3 +210,64 @@ async def test_only_so_many_calls_wait(channel: ToolChannel, other_end: OtherEnd
     channel.close()
     for result in await asyncio.gather(*calls, return_exceptions=True):
         assert isinstance(result, SandboxUnavailable)
+
+
+_FLOODS = {
+    "empty lines": b"\n" * (1 << 18),
+    "small objects": b"{}\n" * (1 << 16),
+    "ready": READY * (1 << 14),
+    "answers to nobody": b'{"id":1}\n' * (1 << 15),
+    "answers to nobody with a result": b'{"id":1,"result":{}}\n' * (1 << 14),
+    "ended": ENDED_LINE * (1 << 14),
+    "integers": b'{"id":2,"result":{"x":[' + b"1," * (1 << 19) + b"1]}}\n",
+    "keys": b'{"id":2,"result":{' + b",".join(b'"%x":1' % n for n in range(1 << 16)) + b"}}\n",
+}
+
+
+@pytest.mark.parametrize("name", _FLOODS)
+async def test_of_a_flood_little_is_looked_at_and_the_call_ends(
+    name: str, channel: ToolChannel, other_end: OtherEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await channel.call("first", {}, 10)
+    parsed: list[int] = []
+    decode = strict_json._DECODER.decode
+
+    def counting(text: str) -> Any:
+        parsed.append(len(text))
+        return decode(text)
+
+    monkeypatch.setattr(strict_json, "_DECODER", SimpleNamespace(decode=counting))
+    other_end.answer = lambda request: _FLOODS[name]
+    with pytest.raises(ExecutionError):
+        await channel.call("second", {}, 10)
+    assert len(parsed) <= 40
+    assert sum(parsed) <= 1 << 12
+
+
+async def test_an_answer_in_small_pieces_is_not_copied_for_each(
+    channel: ToolChannel, other_end: OtherEnd
+) -> None:
+    """Quadratic work would take minutes."""
+    whole = line({"id": 1, "result": {"x": "y" * 1_000_000}})
+
+    def trickle(request: dict[str, Any]) -> bytes:
+        for at in range(0, len(whole), 40):
+            os.write(other_end.answers, whole[at : at + 40])
+        return b""
+
+    other_end.answer = trickle
+    begun = time.thread_time()
+    assert (await channel.call("read", {}, 30))["x"] == "y" * 1_000_000
+    assert time.thread_time() - begun < 2
+
+
+async def test_a_late_answer_to_an_earlier_call_disturbs_nobody(
+    channel: ToolChannel, other_end: OtherEnd
+) -> None:
+    other_end.answer = lambda request: b""
+    with pytest.raises(ExecutionError):
+        await channel.call("first", {}, 0.2)
+    other_end.answer = lambda request: (
+        READY + b"".join(line({"id": number, "result": {}}) for number in (1, request["id"]))
+    )
+    assert await channel.call("second", {}, 10) == {}

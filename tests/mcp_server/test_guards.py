@@ -2,7 +2,9 @@ import asyncio
 import json
 from dataclasses import replace
 
+import pydantic_core
 import pytest
+from mcp.types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
 
 from mcp_server.authentication import (
@@ -245,6 +247,36 @@ async def test_a_body_that_does_not_declare_its_size_is_cut_off_at_the_limit(ser
     answer = await raw(server, head.encode() + chunk * 65 + b"0\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"4 MiB" in answer
+
+
+@pytest.mark.parametrize("version", [HANDSHAKE_PROTOCOL_VERSIONS[-1], "2026-07-28", "nonsense"])
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":[%b1]}}' % (b"1," * (1 << 20)),
+        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"x":[%b1]}}' % (b"1," * (1 << 20)),
+        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{%b}}'
+        % b",".join(b'"%x":1' % number for number in range(1 << 18)),
+        b"[" * (1 << 20),
+    ],
+    ids=["integers", "notification", "keys", "depth"],
+)
+async def test_a_body_of_numbers_and_keys_is_refused_before_anybody_parses_it(
+    server: RunningServer, message: bytes, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[int] = []
+    for module, name in ((pydantic_core, "from_json"), (json, "loads")):
+        real = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda data, *_, real=real, **__: parsed.append(len(data)) or real(data)
+        )
+    async with server.http() as http:
+        headers = {**MCP_HEADERS, "MCP-Protocol-Version": version}
+        answer = await http.post("/mcp", content=message, headers=headers)
+    monkeypatch.undo()
+    assert answer.status_code == 413
+    assert "outside of strings" in answer.json()["error"]
+    assert max(parsed, default=0) < 1_000
 
 
 async def test_a_body_just_under_the_limit_is_served(server: RunningServer) -> None:

@@ -1,5 +1,7 @@
 import os
 import subprocess
+import tempfile
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -132,6 +134,29 @@ def test_the_end_of_a_shell_counts_with_its_nonce_only(
     reader = ExitReader()
     reader.expect("cafe")
     assert [answer for chunk in chunks if (answer := reader.feed(chunk))] == expected
+
+
+# What a hostile process may write on the exits pipe, for ever: some of it is nearly what is looked for.
+_EXIT_FLOODS = (b"0", b"0123456789abcdef", b"cafe", b"caf", b"cafe 25", b"cafe 256\n", b"\n", b"0 0\n", b" ")
+
+
+@pytest.mark.parametrize("flood", _EXIT_FLOODS)
+def test_a_flood_of_exits_costs_about_what_reading_it_costs(flood: bytes) -> None:
+    piece = (flood * (1 << 12))[: 1 << 12]
+    reader = ExitReader()
+    reader.expect("cafe")
+    with tempfile.TemporaryFile() as file:
+        file.write(piece * 256)
+        file.seek(0)
+        begun = time.process_time()
+        while data := os.read(file.fileno(), len(piece)):
+            pass
+        reading = time.process_time() - begun
+    begun = time.process_time()
+    for _ in range(256):
+        assert reader.feed(data or piece) is None
+    assert time.process_time() - begun <= 40 * max(reading, 0.001)
+    assert reader.feed(b"\ncafe 9\n") == ShellExit(9)
 
 
 def test_the_supervisor_runs_nothing_that_the_environment_names(tmp_path: Path) -> None:

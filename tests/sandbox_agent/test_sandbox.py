@@ -1,4 +1,7 @@
 import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -74,3 +77,48 @@ async def test_a_sandbox_that_writes_into_its_reports_delays_this_process_once_f
     assert await session.out(f"{noise}; echo done") == "done\n"
     assert len(sleeps) == 1
     assert sleeps[0] < 0.001
+
+
+def write_end(pid: int, reading: int) -> int:
+    """The end of the pipe `reading` that the process `pid` has open for writing, opened once more."""
+    pipe = os.fstat(reading).st_ino
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        if path.stat().st_ino == pipe:
+            return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    raise AssertionError("the sandbox has no such pipe")
+
+
+async def flood(fd: int, data: bytes, seconds: float, while_true: Callable[[], bool]) -> int:
+    """Write `data` for as long as that; returns how many bytes were taken."""
+    taken, until = 0, now() + seconds
+    while now() < until and while_true():
+        try:
+            taken += os.write(fd, data)
+        except BlockingIOError:
+            await asyncio.sleep(0.001)
+    return taken
+
+
+async def test_who_floods_the_exits_is_slowed_and_then_ended_with_a_reason(session: TestSession) -> None:
+    job = int(await session.out("setsid sleep 60 >/dev/null 2>&1 & echo $!"))
+    sandbox = session._shell._sandbox
+    assert sandbox is not None
+    exits = write_end(sandbox.root.pid, sandbox._exits)
+    taken = await flood(exits, b"0" * 4096, 30, while_true=lambda: sandbox.running)
+    os.close(exits)
+    assert taken < 1 << 20
+    outcome = await session.sh("echo next")
+    assert outcome.stdout.head == b"next\n"
+    assert outcome.shell_restarted and "flooded" in " ".join(outcome.notes)
+    assert not alive(job)
+
+
+async def test_reports_are_read_only_while_one_is_waited_for(session: TestSession) -> None:
+    await session.out("true")
+    sandbox = session._shell._sandbox
+    assert sandbox is not None
+    reports = write_end(sandbox.root.pid, sandbox._reports)
+    taken = await flood(reports, b"0" * 4096, 0.3, while_true=lambda: True)
+    assert taken <= 1 << 16  # what fits into the pipe
+    os.close(reports)
+    assert await session.out("echo next") == "next\n"
