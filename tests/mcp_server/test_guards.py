@@ -1,6 +1,8 @@
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pydantic_core
 import pytest
@@ -265,11 +267,16 @@ async def test_a_body_of_numbers_and_keys_is_refused_before_anybody_parses_it(
     server: RunningServer, message: bytes, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed: list[int] = []
+
+    def counting(real: Callable[..., Any]) -> Callable[..., Any]:
+        def parse(data: bytes, *arguments: Any, **options: Any) -> Any:
+            parsed.append(len(data))
+            return real(data, *arguments, **options)
+
+        return parse
+
     for module, name in ((pydantic_core, "from_json"), (json, "loads")):
-        real = getattr(module, name)
-        monkeypatch.setattr(
-            module, name, lambda data, *_, real=real, **__: parsed.append(len(data)) or real(data)
-        )
+        monkeypatch.setattr(module, name, counting(getattr(module, name)))
     async with server.http() as http:
         headers = {**MCP_HEADERS, "MCP-Protocol-Version": version}
         answer = await http.post("/mcp", content=message, headers=headers)

@@ -1,8 +1,11 @@
 """The typed tools as clients see them: definitions, what arguments mean, and results that may be lies."""
 
+import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
@@ -12,8 +15,10 @@ from mcp.shared.exceptions import MCPError
 
 from cli_mcp.execution import ToolFailed
 from mcp_server.backend import SessionState
+from mcp_server.bash import PreparedCommand
 from mcp_server.catalogue import ALL_GROUPS, catalogue
 from mcp_server.tool import InvalidCall
+from sandbox_agent.tools.toolbox import Toolbox
 from tests.mcp_server.fake_backend import FakeBackend, RunningServer, running_server
 
 TOOLS = catalogue(ALL_GROUPS, "No network.")
@@ -264,3 +269,71 @@ async def test_where_sandboxes_can_get_is_told_as_it_is_now() -> None:
             (bash,) = (await client.list_tools(cache_mode="bypass")).tools
             assert bash.description is not None
             assert f"these hosts only: {host}." in bash.description
+
+
+_EDGES: tuple[object, ...] = (
+    *(0, -1, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, 2**80, -(2**63) - 1, -(2**80), 10**400),
+    *(0.5, -0.5, 1e300, float("nan"), float("inf"), -float("inf"), True, False),
+    *("", "0", "-1", "1.5", "nan", "inf", "1e400", "9" * 30, "9" * 5_000, "9" * 1_000_000, "0x10", "١٢"),
+    *("\0", "a\0b", "\ud800", "a\udfffb", "x" * 5_000, "x/" * 100_000, "../" * 1_000, "\n", "*"),
+    *([], {}, [2**80], {"a": 2**80}, ["x"] * 10_000, {str(n): n for n in range(10_000)}),
+)
+_ARGUMENTS = [
+    (tool.definition.name, argument)
+    for tool in TOOLS.values()
+    for argument in tool.definition.input_schema["properties"]
+]
+
+
+@pytest.mark.parametrize(("name", "argument"), _ARGUMENTS)
+async def test_each_argument_at_each_edge_is_refused_by_name_or_gets_an_answer(
+    name: str, argument: str, tmp_path: Path
+) -> None:
+    """As the sandbox gets it, where values that no call of the system takes come to light."""
+    toolbox = Toolbox(tmp_path, {"PATH": os.environ["PATH"]})
+    for edge in _EDGES:
+        arguments = {**CALLS.get(name, ({"command": "true"},))[0], argument: edge}
+        if (name, argument) == ("tail_log", "path"):
+            del arguments["name"]
+        try:
+            prepared = TOOLS[name].prepare(arguments)
+        except InvalidCall as refused:
+            assert f"`{argument}`" in str(refused), (edge, refused)
+            assert len(str(refused)) < 1_000
+            continue
+        if isinstance(prepared, PreparedCommand):
+            continue
+        sent = json.loads(json.dumps(prepared.arguments))
+        async with asyncio.timeout(5):
+            try:
+                assert await toolbox.call(name, sent)
+            except ToolFailed as failed:
+                assert str(failed)
+    await toolbox.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("read_file", {"path": "x", "offset": 2**80}),
+        ("read_file", {"path": "x", "offset": str(2**63)}),
+        ("read_file", {"path": "x\0", "limit": 1}),
+        ("read_file", {"path": "\ud800"}),
+        ("tail_log", {"path": "x", "offset": 2**80}),
+        ("process_start", {"command": "a\0b"}),
+        ("move_file", {"source": "x", "destination": "y\0"}),
+        ("write_file", {"path": "x", "content": "\ud800"}),
+    ],
+)
+def test_what_no_call_of_the_system_takes_is_refused_before_it_is_sent(
+    name: str, arguments: dict[str, object]
+) -> None:
+    with pytest.raises(InvalidCall, match="`"):
+        TOOLS[name].prepare(arguments)
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_very_many_arguments_cost_one_look(name: str) -> None:
+    with pytest.raises(InvalidCall) as refused:
+        TOOLS[name].prepare({f"{n}": n for n in range(10_000)})
+    assert len(str(refused.value)) < 1_000
