@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from mcp import types
 from pydantic import Field, model_validator
 
-from mcp_server.typed_tool import Count, ToolArguments, ToolResult, TypedTool
+from mcp_server.typed_tool import Count, Text, ToolArguments, ToolResult, TypedTool, Word
 
 _READ_BYTES = 65_536
 _DELETE_SECONDS = 300.0  # of millions of files
@@ -17,7 +17,7 @@ _WHERE = (
     "are relative and stay in it."
 )
 
-Path = Annotated[str, Field(min_length=1, description="Relative to the workspace, or absolute within it.")]
+Path = Annotated[Word, Field(min_length=1, description="Relative to the workspace, or absolute within it.")]
 PathShown = Annotated[str, Field(max_length=_MAX_PATH_CHARACTERS)]
 Content = Annotated[str, Field(max_length=_MAX_CONTENT_CHARACTERS)]
 Encoding = Literal["utf-8", "base64"]
@@ -66,7 +66,7 @@ class ReadFileResult(ToolResult):
 
 class WriteFileArguments(ToolArguments):
     path: Path
-    content: Annotated[str, Field(description="All of the file's new content.")]
+    content: Annotated[Text, Field(description="All of the file's new content.")]
     encoding: Annotated[Encoding, Field(description="Of `content`. Default utf-8.")] = "utf-8"
     mode: Annotated[
         str | None,
@@ -100,7 +100,7 @@ class ListDirectoryArguments(ToolArguments):
     path: Path = "."
     hidden: Annotated[bool, Field(description="Also names that start with a dot. Default false.")] = False
     limit: Annotated[Count, Field(ge=1, description="Entries of a page. Default 200, at most 1,000.")] = 200
-    cursor: Annotated[str | None, Field(description="The `next_cursor` of the page before.")] = None
+    cursor: Annotated[Word | None, Field(description="The `next_cursor` of the page before.")] = None
 
 
 class DirectoryEntry(ToolResult):
@@ -131,7 +131,7 @@ class ListDirectoryResult(ToolResult):
 
 class MoveFileArguments(ToolArguments):
     source: Path
-    destination: Annotated[str, Field(min_length=1, description="The new path, with the new name.")]
+    destination: Annotated[Word, Field(min_length=1, description="The new path, with the new name.")]
 
 
 class MoveFileResult(ToolResult):

@@ -6,7 +6,7 @@ from mcp import types
 from pydantic import Field, model_validator
 
 from mcp_server.file_tools import Content, Encoding, Path, PathShown, with_notes
-from mcp_server.typed_tool import Count, Seconds, ToolArguments, ToolResult, TypedTool
+from mcp_server.typed_tool import Count, Seconds, ToolArguments, ToolResult, TypedTool, Word
 
 _MAX_FOLLOW_SECONDS = 60.0
 _TAIL_MARGIN_SECONDS = 20.0
@@ -24,7 +24,7 @@ Signal = Literal["TERM", "INT", "KILL", "HUP", "QUIT", "USR1", "USR2", "STOP", "
 
 
 class ProcessStartArguments(ToolArguments):
-    command: Annotated[str, Field(min_length=1, description="What bash runs.")]
+    command: Annotated[Word, Field(min_length=1, description="What bash runs.")]
     name: Annotated[Name | None, Field(description="A name to refer to it by. Default p1, p2, ...")] = None
     cwd: Annotated[Path, Field(description="Directory to start in. Default: the workspace.")] = "."
 
@@ -92,7 +92,7 @@ class TailLogArguments(ToolArguments):
         ),
     ] = 0
     file_id: Annotated[
-        str | None,
+        Word | None,
         Field(max_length=100, description="With `path`: the `file_id` of the result before."),
     ] = None
 

@@ -6,6 +6,8 @@ import socket
 import ssl
 from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import h11
 import uvicorn
@@ -41,8 +43,14 @@ class _Protocol(H11Protocol):
 
     _deadline: asyncio.TimerHandle | None = None
 
+    def __init__(self, listener: BoundedListener, **options: Any) -> None:
+        super().__init__(**options)
+        self._listener = listener
+        self._descriptor = -1
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._descriptor = transport.get_extra_info("socket").fileno()
         self._watch()
 
     def data_received(self, data: bytes) -> None:
@@ -51,6 +59,8 @@ class _Protocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self.conn.their_state is h11.IDLE:
+            self._listener.falls_silent(self._descriptor)
         if self.conn.their_state is h11.SEND_BODY:
             self._watch()
 
@@ -59,6 +69,8 @@ class _Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def _watch(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._listener.asks(self._descriptor)
         if not self._waits_for_client():
             self._forget_deadline()
         elif self._deadline is None:
@@ -124,7 +136,7 @@ async def serve(
         # would wait for the client's delayed acknowledgement: 40 ms.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         bound_port = listener.getsockname()[1]
-        server = _Server(_config(app, tls), on_started=lambda: on_bound(bound_port))
+        server = _Server(_config(app, tls, listener), on_started=lambda: on_bound(bound_port))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             await first_of(serving, stop.wait())
@@ -137,10 +149,10 @@ async def serve(
             await serving
 
 
-def _config(app: Starlette, tls: ssl.SSLContext | None) -> uvicorn.Config:
+def _config(app: Starlette, tls: ssl.SSLContext | None, listener: BoundedListener) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=_Protocol,
+        http=partial(_Protocol, listener),  # type: ignore[arg-type]  # what is called to make one
         ws="none",
         loop="none",
         lifespan="on",
@@ -148,7 +160,6 @@ def _config(app: Starlette, tls: ssl.SSLContext | None) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=MAX_CONNECTIONS,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_FLUSH_SECONDS,
         h11_max_incomplete_event_size=_MAX_HEAD_BYTES,

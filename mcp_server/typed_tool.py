@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Annotated, Any, Generic, TypeVar
 
 from mcp import types
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from cli_mcp.execution import ExecutionError, ProgressCallback
 from mcp_server.backend import SandboxBackend, SessionKey, SessionState
@@ -50,7 +50,32 @@ def _no_bool(value: object) -> object:
     return value
 
 
-Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
+def _exact(value: int) -> int:
+    if value > MAX_COUNT:
+        raise ValueError(f"must be at most {MAX_COUNT}")
+    return value
+
+
+def _whole(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("is not valid Unicode: it contains half of a surrogate pair") from None
+    return value
+
+
+def _without_nul(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("contains a NUL character, which no path, name or command can")
+    return value
+
+
+MAX_COUNT = 2**53 - 1
+"""RFC 8259 section 6: beyond it numbers are not the same everywhere. No file is that large."""
+Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=0), AfterValidator(_exact)]
+Text = Annotated[str, AfterValidator(_whole)]
+Word = Annotated[Text, AfterValidator(_without_nul)]
+"""What becomes an argument of a system call."""
 Seconds = Annotated[float, BeforeValidator(_no_bool), Field(ge=0)]
 
 A = TypeVar("A", bound=ToolArguments)
@@ -83,14 +108,16 @@ class TypedTool(Generic[A, R]):
             annotations=self.annotations,
         )
 
-    def prepare(self, arguments: Mapping[str, object]) -> "_PreparedCall":
+    def prepare(self, arguments: Mapping[str, object]) -> "PreparedToolCall":
         valid = parse(self.arguments, arguments)
         sent = valid.model_dump(exclude_none=True)
-        return _PreparedCall(self.name, sent, self.result, self.call_seconds(valid))
+        return PreparedToolCall(self.name, sent, self.result, self.call_seconds(valid))
 
 
 @dataclass(frozen=True, slots=True)
-class _PreparedCall:
+class PreparedToolCall:
+    """A call whose arguments are valid; `arguments` are those that the sandbox gets."""
+
     name: str
     arguments: Mapping[str, object]
     result: type[ToolResult]

@@ -51,6 +51,8 @@ class Toolbox:
             return await handler(**arguments)
         except OSError as error:
             raise ToolFailed(explain(error, str(self._root.path))) from None
+        except (OverflowError, ValueError) as error:  # as of a server that checks less
+            raise InvalidArguments(f"The system does not take one of the arguments: {error}.") from None
 
     async def close(self) -> None:
         """End the processes that were started."""

@@ -18,6 +18,7 @@ from mcp_server.backend import SessionState
 from mcp_server.bash import PreparedCommand
 from mcp_server.catalogue import ALL_GROUPS, catalogue
 from mcp_server.tool import InvalidCall
+from mcp_server.typed_tool import PreparedToolCall
 from sandbox_agent.tools.toolbox import Toolbox
 from tests.mcp_server.fake_backend import FakeBackend, RunningServer, running_server
 
@@ -303,6 +304,7 @@ async def test_each_argument_at_each_edge_is_refused_by_name_or_gets_an_answer(
             continue
         if isinstance(prepared, PreparedCommand):
             continue
+        assert isinstance(prepared, PreparedToolCall)
         sent = json.loads(json.dumps(prepared.arguments))
         async with asyncio.timeout(5):
             try:

@@ -67,3 +67,26 @@ async def test_what_the_system_refuses_is_told_with_a_remedy(
 
 def test_an_error_without_advice_is_told_in_the_systems_words() -> None:
     assert explain(OSError(errno.EIO, "x"), "/w") == "The system says: Input/output error."
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("read_file", {"path": "x", "offset": 2**80}),
+        ("read_file", {"path": "x", "limit": 2**80}),
+        ("read_file", {"path": "x\0"}),
+        ("list_directory", {"path": "\ud800"}),
+        ("move_file", {"source": "x", "destination": "\ud800"}),
+        ("process_start", {"command": "a\0b"}),
+        ("process_start", {"command": "\ud800"}),
+        ("tail_log", {"path": "x", "offset": 2**80}),
+    ],
+)
+async def test_what_no_call_of_the_system_takes_is_answered_all_the_same(
+    toolbox: Toolbox, name: str, arguments: dict[str, object]
+) -> None:
+    await toolbox.call("write_file", {"path": "x", "content": "1"})
+    try:
+        assert await toolbox.call(name, arguments)
+    except ToolFailed as failed:
+        assert str(failed)
