@@ -36,6 +36,11 @@ class BoundedListener(socket.socket):
         listener = socket.create_server((host, port), family=family, backlog=limit, dualstack_ipv6=both)
         return cls(fileno=listener.detach(), limit=limit, limit_per_address=limit_per_address)
 
+    def listen(self, backlog: int = 0) -> None:
+        """See socket.listen. The queue is as long as ever: what asyncio asks for here is also how many it
+        accepts in one turn, which should be few."""
+        super().listen(self._limit)
+
     def accept(self) -> tuple[socket.socket, Any]:
         """See socket.accept."""
         while True:

@@ -29,6 +29,8 @@ HANDSHAKE_SECONDS = 10.0
 # silent clients would take 600 MB.
 _TLS_BUFFER_BYTES = 32 * 1024
 SLOW_CLIENT_SECONDS = 20.0
+# In one turn of the event loop; others get theirs in between.
+_ACCEPTED_AT_ONCE = 16
 _KEEP_ALIVE_SECONDS = 75
 _MAX_HEAD_BYTES = 64 * 1024
 # How long answers may take to be sent once their commands have ended.
@@ -160,6 +162,7 @@ def _config(app: Starlette, tls: ssl.SSLContext | None, listener: BoundedListene
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        backlog=_ACCEPTED_AT_ONCE,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_FLUSH_SECONDS,
         h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
