@@ -26,7 +26,7 @@ class Pace:
 class PacedReader:
     """Gives what comes on `fd`, a non-blocking descriptor that stays the caller's, to `feed`, from `start` to
     `stop`. It stops for good at the end of the pipe, where `feed` gets nothing, and with `on_flood` when
-    `pace.flood_bytes` were read since `forgive`."""
+    `pace.flood_bytes` were read since `forgive`. `read` is for what is not read with read(2)."""
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class PacedReader:
         *,
         on_flood: Callable[[], None],
         before_turn: Callable[[], None] = lambda: None,
+        read: Callable[[int], bytes] | None = None,
         processor_seconds: Callable[[], float] = time.thread_time,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -44,6 +45,7 @@ class PacedReader:
         self._feed = feed
         self._on_flood = on_flood
         self._before_turn = before_turn
+        self._receive = read or (lambda limit_bytes: os.read(fd, limit_bytes))
         self._processor_seconds = processor_seconds
         self._wanted = False
         self._ended = False
@@ -94,7 +96,7 @@ class PacedReader:
     def _take(self) -> None:
         begun = self._processor_seconds()
         try:
-            data = os.read(self._fd, self._pace.turn_bytes)
+            data = self._receive(self._pace.turn_bytes)
         except BlockingIOError:
             return
         if not data:  # or it would be readable for ever

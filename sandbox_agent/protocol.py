@@ -2,15 +2,16 @@ r"""What is said to the shell and what it answers: texts for bash, and the parse
 
 Nothing here does I/O. Two bash processes take part. The *supervisor* is the sandbox's first process and reads
 lines from its stdin; at `start NONCE` it runs the *shell*, which reads the lines after that from the same
-stdin until it ends, and then the supervisor writes `NONCE STATUS` on the exits pipe. So what ends the shell
-ends neither the sandbox nor its background jobs.
+stdin until it ends. The supervisor writes `NONCE pid PID` on the exits channel when the shell starts, and
+`NONCE STATUS` when it has ended. So what ends the shell ends neither the sandbox nor its background jobs.
 
 Command text never stands in these lines: it lies in a file that the shell sources, with fresh FIFOs as stdout
 and stderr. `source` rather than `eval`, since bash then prints no job numbers, allows `return`, keeps nothing
 of the text in a variable, and still drops the rest of the text on SIGINT as an interactive shell does.
 
-Everything that arrives is written by a process of the sandbox and may be forged. A report counts only with
-the nonce of the last request, which the sandbox's processes do not see unless they go looking for it.
+Everything that arrives is written by a process of the sandbox and is hostile input. A report counts only when
+the shell itself sent it (see channel.py) and with the nonce of the last request. That it ran the command and
+not merely the lines after it, since somebody took that line, it shows on the begins channel beforehand.
 """
 
 import re
@@ -25,6 +26,21 @@ SNAPSHOT_LIMIT_BYTES = 4 << 20
 # Far above PATH_MAX (4096): what is longer is no directory.
 _CWD_LIMIT_BYTES = 1 << 16
 _EXIT_LINE_BYTES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """Numbers in the sandbox of what the supervisor and the shell write to. `program` is the bash that they
+    are, to be executed through /proc/self/fd; None for the one in PATH."""
+
+    reports: int
+    begins: int
+    exits: int
+    program: int | None
+
+    @property
+    def bash(self) -> str:
+        return "bash" if self.program is None else f"/proc/self/fd/{self.program}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,30 +63,35 @@ class ShellExit:
     status: int
 
 
-def supervisor_argv(reports_fd: int, exits_fd: int) -> Sequence[str]:
+def supervisor_argv(fds: Descriptors) -> Sequence[str]:
     """The sandbox's first process.
 
     -p ignores what an image's environment would have it read or import. Started as a job, the shell gets a
     process group of its own, so that `kill 0` in a command misses the supervisor. `wait` without job control
     returns when the shell has ended and not when it is merely stopped.
     """
+    named = "" if fds.program is None else _NAME
     text = f"""\
-while read -r word nonce; do
+{named}while read -r word nonce; do
   [[ $word == start ]] || continue
   set -m
-  bash --norc --noprofile --noediting -i {exits_fd}>&- &
+  exec -a bash {fds.bash} --norc --noprofile --noediting -i {fds.exits}>&- &
   set +m
+  printf '%s pid %s\\n' "$nonce" $! >&{fds.exits} {fds.reports}>&-
   wait $!
-  printf '%s %s\\n' "$nonce" $? >&{exits_fd} {reports_fd}>&-
+  printf '%s %s\\n' "$nonce" $? >&{fds.exits} {fds.reports}>&-
 done"""
-    return ("bash", "--norc", "--noprofile", "-p", "-c", text)
+    return (fds.bash, "--norc", "--noprofile", "-p", "-c", text)
 
 
-def start_lines(nonce: str) -> bytes:
+def start_lines(nonce: str, fds: Descriptors) -> bytes:
     """For the supervisor: run the shell, and say with `nonce` when it ended. For that shell: get ready."""
-    return f"start {nonce}\n{_SETUP}".encode()
+    named = "" if fds.program is None else f"{_NAME}exec {fds.program}<&-\n"
+    return f"start {nonce}\n{_SETUP}{named}".encode()
 
 
+# A program that was run through a descriptor is called after its number, until it says otherwise.
+_NAME = "printf bash 2>/dev/null >/proc/self/task/$$/comm\n"
 # TMOUT would end an interactive shell that waits. Both functions are readonly, so that a command that
 # redefines them by accident gets an error. The report must not touch a variable, since any name may have
 # become readonly, and "$?" has to be expanded first. A shell that cannot source any more (enable -n) must not
@@ -91,27 +112,34 @@ readonly -f __cli_mcp_status __cli_mcp_report
 """
 
 
-def report_line(nonce: str, reports_fd: int) -> bytes:
+def report_line(nonce: str, fds: Descriptors) -> bytes:
     """For the shell: report $? and the state, marked with `nonce`.
 
     Traps are listed outside of the function, since bash hides some of them inside of one. Left of `||`
     neither errexit nor an ERR trap minds the status.
     """
-    out = f">&{reports_fd}"
+    out = f">&{fds.reports}"
     return (
         f"\\__cli_mcp_report {nonce} {out} || \\builtin :; "
         f"\\builtin trap -p {out}; \\builtin printf '\\0%s.' {nonce} {out}\n"
     ).encode()
 
 
-def source_line(path: str, stdout: str, stderr: str, *, last_status: int, reports_fd: int) -> bytes:
-    """For the shell: run the commands in the file `path`, with $? as the command before left it.
+def source_line(
+    path: str, stdout: str, stderr: str, *, last_status: int, nonce: str, fds: Descriptors
+) -> bytes:
+    """For the shell: say with `nonce` that it is about to, and run the commands in the file `path`, with $? as
+    the command before left it. Nothing is run when it cannot be said, so that it may be sent again.
 
     What stands right of `||` is not shielded from errexit and ERR traps, what stands left of it is.
     """
-    status = f"\\__cli_mcp_status {last_status} ||" if last_status else "\\builtin :;"
-    redirections = f"</dev/null >{shlex.quote(stdout)} 2>{shlex.quote(stderr)} {reports_fd}>&-"
-    return f"{status} \\builtin . {shlex.quote(path)} {redirections}\n".encode()
+    status = f"\\__cli_mcp_status {last_status} || " if last_status else ""
+    redirections = f"</dev/null >{shlex.quote(stdout)} 2>{shlex.quote(stderr)}"
+    closed = f"{fds.reports}>&- {fds.begins}>&-"
+    return (
+        f"if \\builtin printf '%s\\n' {nonce} >&{fds.begins}; then "
+        f"{status}\\builtin . {shlex.quote(path)} {redirections} {closed}; fi\n"
+    ).encode()
 
 
 class ReportReader:
@@ -166,6 +194,12 @@ class ReportReader:
         return None
 
 
+def started_pid(data: bytes, nonce: str) -> int | None:
+    """The shell's pid in the sandbox, where the supervisor says with `nonce` that it started it."""
+    found = re.search(_START_LINE % re.escape(nonce.encode()), data)
+    return int(found[1]) if found is not None else None
+
+
 class ExitReader:
     """Finds the line of the supervisor that says the expected shell ended."""
 
@@ -191,7 +225,8 @@ class ExitReader:
 
 _HEADER = re.compile(rb"([0-9]{1,3}) ([0-9]{1,10})")
 _BEGUN = re.compile(rb"([01]?[0-9]{1,2}|2[0-4][0-9]|25[0-5]) [0-9]{1,10}\0")
-# Begins with the nonce: where that does not stand, a search goes on without trying anything.
+# Begin with the nonce: where that does not stand, a search goes on without trying anything.
+_START_LINE = rb"%b pid ([0-9]{1,10})\n"
 _EXIT_LINE = rb"%b ([01]?[0-9]{1,2}|2[0-4][0-9]|25[0-5])\n"
 
 

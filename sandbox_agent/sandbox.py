@@ -12,16 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cli_mcp.execution import SandboxUnavailable
-from sandbox_agent import processes, protocol
+from sandbox_agent import private_bash, processes, protocol
+from sandbox_agent.channel import Channel
 from sandbox_agent.launch import Launched, Launcher
-from sandbox_agent.output import pending_bytes
 from sandbox_agent.paced import Pace, PacedReader
 from sandbox_agent.processes import Process
-from sandbox_agent.protocol import ExitReader, Report, ReportReader, ShellExit
+from sandbox_agent.protocol import Descriptors, ExitReader, Report, ReportReader, ShellExit
 
 # A shell may have large variables; all that the supervisor ever says is a few bytes for each shell.
 _REPORTS_PACE = Pace(1 << 16, burst_seconds=0.1, share=0.05, flood_bytes=1 << 30)
 _EXITS_PACE = Pace(1 << 12, burst_seconds=0.01, share=0.01, flood_bytes=1 << 18)
+_BEGIN_BYTES = 1 << 12
 # What bash takes for the report of an ordinary state.
 _REPORT_SECONDS = 0.00015
 # Walking more processes than this takes long enough to belong into a thread.
@@ -98,67 +99,72 @@ class Sandbox:
     """Made by `launch`; `destroy` must follow. All answers go into `mailbox`."""
 
     def __init__(
-        self,
-        launched: Launched,
-        root: Process,
-        mailbox: Mailbox,
-        pipes: tuple[int, int, int],
-        reports_fd: int,
+        self, launched: Launched, root: Process, mailbox: Mailbox, channels: "_Channels", fds: Descriptors
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._process = launched.process
         self._mailbox = mailbox
-        self._requests, self._reports, self._exits = pipes
-        self._reports_fd = reports_fd  # in the sandbox
+        self._channels = channels
+        self._fds = fds
         self._report_reader = ReportReader()
         self._exit_reader = ExitReader()
-        self._nonce = ""
+        self._start_nonce = self._begin_nonce = self._nonce = ""
         self._report_expected = False
         self._known: Mapping[int, Process] = {}
         self._usable = True
         self._destruction: asyncio.Task[None] | None = None
         self.root = root
+        self.shell: Process | None = None
+        """The shell that the supervisor started last, once it said so."""
         self.fault: str | None = None
         """Why it was ended from here, in a sentence for the caller."""
         self._reports_in = PacedReader(
-            self._reports,
+            channels.reports.fileno(),
             _REPORTS_PACE,
             self._feed_report,
             on_flood=self._end_flood,
             before_turn=self._let_report_come,
+            read=channels.reports.read,
         )
-        self._exits_in = PacedReader(self._exits, _EXITS_PACE, self._feed_exit, on_flood=self._end_flood)
+        self._exits_in = PacedReader(
+            channels.exits.fileno(),
+            _EXITS_PACE,
+            self._feed_exit,
+            on_flood=self._end_flood,
+            read=channels.exits.read,
+        )
         self._exits_in.start()
         self._watcher = self._loop.create_task(self._watch())
 
     @classmethod
     async def launch(cls, launcher: Launcher, mailbox: Mailbox) -> "Sandbox":
         """Start the supervisor. Raises SandboxUnavailable."""
-        requests_in, requests = os.pipe()
-        reports, reports_out = os.pipe()
-        exits, exits_out = os.pipe()
+        program = private_bash.private_bash()
+        channels = _Channels(Channel(), Channel(), Channel(), Channel())
+        outs = [it.other_end for it in (channels.reports, channels.begins, channels.exits)]
+        fds = Descriptors(*outs, program)
         null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        pipes = (requests, reports, exits)
         try:
             launched = await launcher.launch(
-                protocol.supervisor_argv(reports_out, exits_out),
-                stdin=requests_in,
+                protocol.supervisor_argv(fds),
+                stdin=channels.requests.other_end,
                 output=null,
-                pass_fds=(reports_out, exits_out),
+                pass_fds=outs if program is None else [*outs, program],
             )
         except BaseException:
-            _close(pipes)
+            channels.close()
             raise
         finally:
-            _close((requests_in, reports_out, exits_out, null))
+            os.close(null)
+            channels.hand_over()
         root = processes.read_process(launched.root_pid)
-        if root is None:
-            _close(pipes)
+        if root is None or private_bash.is_traced(root.pid):
+            channels.close()
+            if launched.process.returncode is None:
+                launched.process.kill()
             await launched.process.wait()
             raise SandboxUnavailable("The sandbox ended as soon as it was started.")
-        for fd in pipes:
-            os.set_blocking(fd, False)
-        return cls(launched, root, mailbox, pipes, reports_out)
+        return cls(launched, root, mailbox, channels, fds)
 
     @property
     def running(self) -> bool:
@@ -167,18 +173,34 @@ class Sandbox:
 
     def start_shell(self) -> None:
         """Have the supervisor run a shell; it reports when it is ready."""
-        nonce = _nonce()
+        self._start_nonce = _nonce()
+        self.shell = None
         self._mailbox.drop_answers()
-        self._exit_reader.expect(nonce)
-        self._send(protocol.start_lines(nonce) + self._report_request())
+        self._exit_reader.expect(self._start_nonce)
+        self._reports_in.stop()
+        self._send(protocol.start_lines(self._start_nonce, self._fds) + self._report_request())
 
     def source(self, path: str, stdout: str, stderr: str, last_status: int) -> bool:
         """Have the shell run the file `path`; it reports when it is done. False when that cannot be sent."""
         self._mailbox.drop_answers()
+        self._begin_nonce = _nonce()
         line = protocol.source_line(
-            path, stdout, stderr, last_status=last_status, reports_fd=self._reports_fd
+            path, stdout, stderr, last_status=last_status, nonce=self._begin_nonce, fds=self._fds
         )
         return self._send(line + self._report_request())
+
+    def begun(self) -> bool:
+        """Whether the shell itself has begun with what it was to source last."""
+        while self._begin_nonce:
+            try:
+                data = self._channels.begins.read(_BEGIN_BYTES)
+            except BlockingIOError:
+                return False
+            if not data:
+                return False
+            if self._is_shell(self._channels.begins.sender) and self._begin_nonce.encode() in data:
+                self._begin_nonce = ""
+        return True
 
     def request_report(self) -> None:
         """Have the shell report, as soon as it is at its prompt."""
@@ -187,12 +209,12 @@ class Sandbox:
 
     def ask_again(self) -> None:
         """Repeat the last request for a report: one of the lines may have been lost. Only one will count."""
-        self._send(b"\n" + protocol.report_line(self._nonce, self._reports_fd))
+        self._send(b"\n" + protocol.report_line(self._nonce, self._fds))
 
     def all_read(self) -> bool:
         """Whether everything sent has been read. Bash reads ahead: this says that it is at its prompt only
         when nothing but one `ask_again` was sent since it last had read everything."""
-        return self.running and pending_bytes(self._requests) == 0
+        return self.running and self._channels.requests.all_read()
 
     @property
     def alive(self) -> bool:
@@ -236,25 +258,22 @@ class Sandbox:
         await self._watcher
         self._reports_in.close()
         self._exits_in.close()
-        _close((self._requests, self._reports, self._exits))
+        self._channels.close()
 
     def _report_request(self) -> bytes:
         self._nonce = _nonce()
         self._report_reader.expect(self._nonce)
         self._report_expected = True
         self._reports_in.forgive()
-        self._reports_in.start()
-        return protocol.report_line(self._nonce, self._reports_fd)
+        if self.shell is not None:
+            self._reports_in.start()
+        return protocol.report_line(self._nonce, self._fds)
 
     def _send(self, lines: bytes) -> bool:
         if not self.running:
             return False
-        try:
-            sent = os.write(self._requests, lines)
-        except (BrokenPipeError, BlockingIOError):
-            sent = 0
-        # Otherwise nobody reads, or the sandbox filled the pipe with lines of its own.
-        self._usable = sent == len(lines)
+        # Otherwise nobody reads.
+        self._usable = self._channels.requests.send(lines)
         return self._usable
 
     def _let_report_come(self) -> None:
@@ -267,7 +286,7 @@ class Sandbox:
 
     def _feed_report(self, data: bytes) -> None:
         """Reports are read while one is waited for: who writes at other times waits himself."""
-        report = self._report_reader.feed(data)
+        report = self._report_reader.feed(data) if self._is_shell(self._channels.reports.sender) else None
         if report is not None:
             self._reports_in.stop()
             self._mailbox.put(report)
@@ -275,6 +294,11 @@ class Sandbox:
     def _feed_exit(self, data: bytes) -> None:
         """A shell that dies while it reports has already said how the command ended: after some syntax errors
         bash 5.2 corrupts its memory."""
+        if self._channels.exits.sender != self.root.pid:
+            return
+        if self.shell is None and (pid_inside := protocol.started_pid(data, self._start_nonce)):
+            self.shell = processes.child(self.root, pid_inside)
+            self._reports_in.start()
         ended = self._exit_reader.feed(data)
         if ended is None:
             return
@@ -282,6 +306,9 @@ class Sandbox:
         self._reports_in.read()
         begun = self._report_reader.status_begun
         self._mailbox.put(ended if begun is None else ShellExit(begun))
+
+    def _is_shell(self, pid: int) -> bool:
+        return self.shell is not None and self.shell.pid == pid
 
     async def _watch(self) -> None:
         await self._process.wait()
@@ -297,6 +324,17 @@ def _nonce() -> str:
     return os.urandom(8).hex()
 
 
-def _close(fds: tuple[int, ...]) -> None:
-    for fd in fds:
-        os.close(fd)
+@dataclass(frozen=True, slots=True)
+class _Channels:
+    requests: Channel
+    reports: Channel
+    begins: Channel
+    exits: Channel
+
+    def hand_over(self) -> None:
+        for channel in (self.requests, self.reports, self.begins, self.exits):
+            channel.hand_over()
+
+    def close(self) -> None:
+        for channel in (self.requests, self.reports, self.begins, self.exits):
+            channel.close()
