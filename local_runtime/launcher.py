@@ -98,7 +98,7 @@ class BubblewrapLauncher:
             if self._tool_program is not None:
                 requests_read, requests_write = ours.pipe()
                 answers_read, answers_write = ours.pipe()
-                argv = self._tool_program.beside(argv, requests_read, answers_write)
+                argv = self._tool_program.beside(argv, requests_read, answers_write, pass_fds)
                 pass_fds = (*pass_fds, requests_read, answers_write)
             block_read, block_write = ours.pipe()
             info_read, info_write = ours.pipe()

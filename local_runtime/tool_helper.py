@@ -58,10 +58,14 @@ class ToolProgram:
 
     read_only: Mapping[str, Path]
 
-    def beside(self, argv: Sequence[str], requests_fd: int, answers_fd: int) -> list[str]:
-        """The command line that runs `argv`, and beside it what waits for START_LINE on `requests_fd`."""
+    def beside(
+        self, argv: Sequence[str], requests_fd: int, answers_fd: int, others: Sequence[int] = ()
+    ) -> list[str]:
+        """The command line that runs `argv`, and beside it what waits for START_LINE on `requests_fd`. It
+        does not get the `others`, which are for `argv` alone."""
         closed = f"{requests_fd}<&- {answers_fd}>&-"
-        helper = f"bash -p {HELPER_PATH} <&{requests_fd} >&{answers_fd} {closed}"
+        not_for_it = " ".join(f"{fd}<&-" for fd in others)
+        helper = f"bash -p {HELPER_PATH} <&{requests_fd} >&{answers_fd} {closed} {not_for_it}"
         return ["bash", "-p", "-c", f'{helper} & exec "$@" {closed}', "bash", *argv]
 
 

@@ -41,8 +41,13 @@ class Channel:
         return self._ours.fileno()
 
     def read(self, limit_bytes: int) -> bytes:
-        """What one process sent, at most that much; nothing at the end. Raises BlockingIOError."""
+        """What one process sent, at most that much; nothing at the end and when it was closed.
+
+        Raises BlockingIOError.
+        """
         self.sender = _NOBODY
+        if self.fileno() < 0:
+            return b""
         try:
             data, ancillary, _, _ = self._ours.recvmsg(limit_bytes, _ANCILLARY_BYTES)
         except ConnectionResetError:  # it ended with unread lines

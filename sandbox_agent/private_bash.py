@@ -2,9 +2,11 @@
 
 The kernel lets no process of the same user look into a process that runs such a program: no ptrace, no
 /proc/PID/fd or mem, no pidfd_getfd, no process_vm_writev (ptrace(2), "not dumpable"). What that process starts
-is as open as ever. A file without a name, since the user could replace one that has a name.
+is as open as ever. A file without a name, since the user could replace one that has a name, and sealed, since
+all sandboxes of this process execute the same.
 """
 
+import fcntl
 import functools
 import logging
 import os
@@ -18,6 +20,7 @@ _BASH = Path("/bin/bash")
 _ELF = b"\x7fELF"
 _MFD_EXEC = 0x10  # memfd_create(2), since Linux 6.3
 _EXECUTE_ONLY = 0o111
+_FOR_EVER = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _TRIAL_STATUS = 7
 _TRIAL_SECONDS = 5.0
 
@@ -40,7 +43,10 @@ def private_bash() -> int | None:
 
 def is_traced(pid: int) -> bool:
     """Whether somebody has attached to a process, which may have happened before it was out of reach."""
-    status = Path(f"/proc/{pid}/status").read_bytes()
+    try:
+        status = Path(f"/proc/{pid}/status").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
     return b"\nTracerPid:\t0\n" not in status
 
 
@@ -54,13 +60,15 @@ def _find_bash() -> Path:
 def _execute_only_copy(program: bytes) -> int:
     if not program.startswith(_ELF):
         raise ValueError("bash is a script")
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     try:
-        writable = os.memfd_create("bash", os.MFD_CLOEXEC | _MFD_EXEC)
+        writable = os.memfd_create("bash", flags | _MFD_EXEC)
     except OSError:
-        writable = os.memfd_create("bash", os.MFD_CLOEXEC)
+        writable = os.memfd_create("bash", flags)
     with open(writable, "wb") as file:
         file.write(program)
         file.flush()
+        fcntl.fcntl(writable, fcntl.F_ADD_SEALS, _FOR_EVER)
         os.fchmod(writable, _EXECUTE_ONLY)
         # What is open for writing cannot be executed, and without a right to read this is all that is left.
         return os.open(f"/proc/self/fd/{writable}", os.O_PATH | os.O_CLOEXEC)

@@ -37,8 +37,9 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """False for a zombie: it only waits to be reaped."""
-        return self.state not in "ZX"
+        """False for a zombie, which only waits to be reaped. One whose first thread has ended looks like that
+        and goes on with the others; an ended one has none but the first."""
+        return self.state not in "ZX" or self.threads > 1
 
 
 def read_process(pid: int) -> Process | None:
@@ -91,6 +92,17 @@ def descendants(root: Process) -> dict[int, Process]:
                 pending += _children(process) or ()
     # Looked at last: a root that ended meanwhile makes the list incomplete, or somebody else's.
     return found if still_runs(root) else {}
+
+
+def child(parent: Process, pid_inside: int) -> Process | None:
+    """The child of `parent` that has this pid in its own pid namespace."""
+    listed = _children(parent)
+    pids = listed if listed is not None else list(_below(parent.pid, all_processes()))
+    for pid in pids:
+        process = read_process(pid)
+        if process is not None and process.parent == parent.pid and inner_pid(pid) == pid_inside:
+            return process
+    return None
 
 
 def in_session(leader: Process) -> dict[int, Process]:

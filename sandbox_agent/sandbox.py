@@ -258,6 +258,7 @@ class Sandbox:
         await self._watcher
         self._reports_in.close()
         self._exits_in.close()
+        self.begun()  # while it can be read
         self._channels.close()
 
     def _report_request(self) -> bytes:

@@ -79,6 +79,8 @@ DENIED = {
     "fspick": Numbers(433, 433),
     "mount_setattr": Numbers(442, 442),
     "open_by_handle_at": Numbers(304, 265),
+    # Takes descriptors out of other processes, among them those by which a shell is talked to.
+    "pidfd_getfd": Numbers(438, 438),
     # The machine itself.
     "syslog": Numbers(103, 116),
     "acct": Numbers(163, 89),

@@ -27,6 +27,11 @@ _LOOK_SECONDS = 0.1
 _ASK_SECONDS = 0.5
 _SILENCE_SECONDS = 1.0
 _KILLED = 128 + signal.SIGKILL
+_INPUT_TAKEN = "Another process of the session took the shell's input, so the sandbox was ended."
+_NOT_RUN = (
+    "The command was not run: twice the shell did not get it. End the session and use a new one, and do not "
+    "run what you ran there before."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +106,16 @@ class Shell:
             files = self._prepare(name, command)
             on_files(files)
             sandbox, bash, before = await self._idle()
-            if not sandbox.source(files.script, files.stdout, files.stderr, self._status):
-                notes += await self._restart(SandboxDeath())
+            event = await self._source(sandbox, files, until)
+            if lost := await self._lost(sandbox, event):
+                notes += await self._restart(lost)
                 sandbox, bash, before = await self._idle()
-                sandbox.source(files.script, files.stdout, files.stderr, self._status)
+                event = await self._source(sandbox, files, until)
+                if await self._lost(sandbox, event):
+                    raise SandboxUnavailable(_NOT_RUN)
             restarted = bool(notes)
-            event = await self._event(sandbox, until)
+            if not sandbox.begun():
+                notes.append("The shell did not get to this command: it was not run.")
             if isinstance(event, Silence):
                 notes.append("The shell could not report its state after the command and has an older one.")
                 answer = await end_shell(sandbox, self._mailbox, bash)
@@ -156,6 +165,27 @@ class Shell:
                 "When it stays so, end this session and use a new one."
             ) from error
 
+    async def _source(
+        self, sandbox: Sandbox, files: CommandFiles, until: float
+    ) -> Answer | Stop | Silence | None:
+        """Have the shell run a command; what ends it, or None at `until`."""
+        if not sandbox.source(files.script, files.stdout, files.stderr, self._status):
+            return SandboxDeath()
+        return await self._event(sandbox, until)
+
+    async def _lost(
+        self, sandbox: Sandbox, event: Answer | Stop | Silence | None
+    ) -> ShellExit | SandboxDeath | None:
+        """What is left to recover from, when the shell never began with a command and never will."""
+        if event is None or isinstance(event, Stop) or sandbox.begun():
+            return None
+        if isinstance(event, ShellExit):
+            return event
+        if not isinstance(event, SandboxDeath):
+            sandbox.fault = _INPUT_TAKEN
+        await sandbox.destroy()
+        return None if sandbox.begun() else SandboxDeath()
+
     async def _event(self, sandbox: Sandbox, until: float) -> Answer | Stop | Silence | None:
         """What ends the command, or None at `until`."""
         loop = asyncio.get_running_loop()
@@ -197,8 +227,7 @@ class Shell:
             sandbox.start_shell()
             report = await self._mailbox.answer(asyncio.get_running_loop().time() + _START_SECONDS)
             if isinstance(report, Report):
-                self._bash = await _child(sandbox, report.pid)
-            if isinstance(report, Report) and self._bash is not None:
+                self._bash = sandbox.shell
                 return sandbox, report
             await sandbox.destroy()
         raise SandboxUnavailable("The shell does not start. End the session to get a fresh sandbox.")
@@ -213,7 +242,7 @@ class Shell:
             return None  # the exchange directory is full or gone; the shell works without its state
         finally:
             self._exchange.remove(name)
-        return report if isinstance(report, Report) else None
+        return report if isinstance(report, Report) and sandbox.begun() else None
 
     def _keep(self, report: Report) -> None:
         self._cwd = report.cwd
@@ -278,11 +307,3 @@ def _unused_name() -> str:
 
 async def _identities(sandbox: Sandbox) -> frozenset[Identity]:
     return frozenset(process.identity for process in (await sandbox.processes()).values())
-
-
-async def _child(sandbox: Sandbox, pid_inside: int) -> Process | None:
-    """The child of the supervisor with that pid in the sandbox."""
-    for process in (await sandbox.processes()).values():
-        if process.parent == sandbox.root.pid and processes.inner_pid(process.pid) == pid_inside:
-            return process
-    return None
