@@ -14,6 +14,8 @@ import termios
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 _ANCILLARY_BYTES = socket.CMSG_SPACE(_CREDENTIALS.size)
 _NOBODY = 0
+# More pieces do not fit into a socket.
+_DROPS, _DROP_BYTES = 512, 1 << 16
 
 
 class Channel:
@@ -56,6 +58,15 @@ class Channel:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
                 self.sender = int(_CREDENTIALS.unpack(content)[0])
         return data
+
+    def drop(self) -> None:
+        """What lies in it, for as long as nobody adds to it all the time."""
+        try:
+            for _ in range(_DROPS):
+                if not self.read(_DROP_BYTES):
+                    return
+        except BlockingIOError:
+            return
 
     def send(self, data: bytes) -> bool:
         """Whether there was room for all of it; false as well when nobody has the other end any more."""

@@ -183,6 +183,7 @@ class Sandbox:
     def source(self, path: str, stdout: str, stderr: str, last_status: int) -> bool:
         """Have the shell run the file `path`; it reports when it is done. False when that cannot be sent."""
         self._mailbox.drop_answers()
+        self._channels.begins.drop()
         self._begin_nonce = _nonce()
         line = protocol.source_line(
             path, stdout, stderr, last_status=last_status, nonce=self._begin_nonce, fds=self._fds

@@ -114,8 +114,6 @@ class Shell:
                 if await self._lost(sandbox, event):
                     raise SandboxUnavailable(_NOT_RUN)
             restarted = bool(notes)
-            if not sandbox.begun():
-                notes.append("The shell did not get to this command: it was not run.")
             if isinstance(event, Silence):
                 notes.append("The shell could not report its state after the command and has an older one.")
                 answer = await end_shell(sandbox, self._mailbox, bash)
@@ -124,6 +122,11 @@ class Shell:
                 answer = await Ladder(sandbox, self._mailbox, bash, before).climb(rungs)
             else:
                 answer = event
+            if not sandbox.begun():
+                notes.append("The shell did not get to this command: it was not run.")
+                sandbox.fault = _INPUT_TAKEN
+                await sandbox.destroy()
+                answer = SandboxDeath()
         finally:
             self._exchange.remove(name)
         if isinstance(answer, Report):

@@ -1,5 +1,6 @@
 """How the shell's processes are started in a pod."""
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from sandbox_agent import pid_one
 from sandbox_agent.launch import DirectLauncher, Launched
 from sandbox_agent.memory import MemoryFiles, MemoryKills
 from sandbox_agent.pod_launcher import PodLauncher, shell_environment
+from tests.sandbox_agent.conftest import wait_until
 
 
 def launcher(tmp_path: Path) -> PodLauncher:
@@ -29,7 +31,8 @@ async def test_they_come_after_the_agent_when_time_and_memory_are_short(tmp_path
     launched = await launch(launcher(tmp_path), "sleep", "60")
     try:
         assert os.getpriority(os.PRIO_PROCESS, launched.root_pid) == os.nice(0) + 5
-        assert Path(f"/proc/{launched.root_pid}/oom_score_adj").read_text() == "1000\n"
+        score = Path(f"/proc/{launched.root_pid}/oom_score_adj")
+        assert await asyncio.to_thread(wait_until, lambda: score.read_text() == "1000\n")
     finally:
         launched.process.kill()
         await launched.process.wait()
@@ -65,7 +68,7 @@ async def test_when_nothing_can_be_started_the_rest_is_ended_first(
 
 async def test_outside_of_a_container_nothing_else_is_ended(tmp_path: Path) -> None:
     with pytest.raises(SandboxUnavailable, match="cannot be started"):
-        await launch(launcher(tmp_path), "/no/such/program")
+        await launch(launcher(tmp_path / "nowhere"), "true")
 
 
 def test_a_death_for_want_of_memory_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

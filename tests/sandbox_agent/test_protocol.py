@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox_agent import protocol
-from sandbox_agent.protocol import ExitReader, Report, ReportReader, ShellExit
+from sandbox_agent.protocol import Descriptors, ExitReader, Report, ReportReader, ShellExit
 from sandbox_agent.snapshot import Snapshot
 
 SNAPSHOT = Snapshot(b"/home", b"variables\n", b"functions\n", b"aliases\n", b"umask 0022\n")
 FRAME = b"\0cafe 7 123\0/home\0variables\n\0functions\n\0aliases\n\0umask 0022\n\0cafe."
+FDS = Descriptors(reports=9, begins=8, exits=7, program=None)
 REPORT = Report(7, 123, b"/home", SNAPSHOT)
 
 
@@ -165,7 +166,7 @@ def test_the_supervisor_runs_nothing_that_the_environment_names(tmp_path: Path) 
     (tmp_path / "script").write_text(f"touch {ran}")
     named = {"BASH_ENV": str(tmp_path / "script"), "BASH_FUNC_read%%": f"() {{ touch {ran}; return 1; }}"}
     environment = {"PATH": os.environ["PATH"], **named}
-    subprocess.run(protocol.supervisor_argv(1, 2), input=b"anything\n", env=environment, timeout=20)
+    subprocess.run(protocol.supervisor_argv(FDS), input=b"anything\n", env=environment, timeout=20)
     assert not ran.exists()
 
 
@@ -174,7 +175,7 @@ def test_the_status_of_the_command_before_is_seen_by_the_next(status: int, tmp_p
     script = f"{tmp_path}/it's a script"
     with open(script, "w") as file:
         file.write("echo $?")
-    line = protocol.source_line(script, "/dev/stdout", "/dev/stderr", last_status=status, reports_fd=9)
-    setup = protocol.start_lines("n").split(b"\n", 1)[1]
-    done = subprocess.run(["bash", "--norc", "-c", setup + line], capture_output=True, check=True)
-    assert done.stdout == b"%d\n" % status
+    line = protocol.source_line(script, "/dev/stdout", "/dev/stderr", last_status=status, nonce="m", fds=FDS)
+    setup = protocol.start_lines("n", FDS).split(b"\n", 1)[1]
+    done = subprocess.run(["bash", "--norc", "-c", b"exec 8>&2 9>&2" + setup + line], capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"%d\n" % status, b"m\n")

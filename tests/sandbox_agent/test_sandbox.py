@@ -77,7 +77,7 @@ async def test_a_sandbox_that_writes_into_its_reports_delays_this_process_once_f
     sleeps: list[float] = []
     monkeypatch.setattr("sandbox_agent.sandbox.time.sleep", sleeps.append)
     # Where bash puts aside what is closed for the command.
-    noise = "for n in {1..500}; do for fd in {10..16}; do echo $n >&$fd; done; sleep 0.001; done 2>/dev/null"
+    noise = "for n in {1..100}; do for fd in {10..16}; do echo $n >&$fd; done; sleep 0.001; done 2>/dev/null"
     assert await session.out(f"{noise}; echo done") == "done\n"
     assert len(sleeps) == 1
     assert sleeps[0] < 0.001

@@ -146,7 +146,7 @@ async def test_a_lone_surrogate_in_a_command_breaks_nothing(session: TestSession
 
 async def test_a_sandbox_that_cannot_be_launched_is_unavailable(tmp_path: Path) -> None:
     with ConfinedDirectory(tmp_path) as workspace:
-        launcher = DirectLauncher(tmp_path, tmp_path, {"PATH": "/nowhere"})
+        launcher = DirectLauncher(tmp_path, tmp_path / "nowhere", ENVIRONMENT)
         session = ShellSession(launcher, workspace)
         with pytest.raises(SandboxUnavailable):
             await session.start()
