@@ -22,6 +22,8 @@ from sandbox_agent.protocol import Descriptors, ExitReader, Report, ReportReader
 # A shell may have large variables; all that the supervisor ever says is a few bytes for each shell.
 _REPORTS_PACE = Pace(1 << 16, burst_seconds=0.1, share=0.05, flood_bytes=1 << 30)
 _EXITS_PACE = Pace(1 << 12, burst_seconds=0.01, share=0.01, flood_bytes=1 << 18)
+# What others may write among the reports: more, and the shell's own come too late.
+_FOREIGN_LIMIT_BYTES = 1 << 16
 _BEGIN_BYTES = 1 << 12
 # What bash takes for the report of an ordinary state.
 _REPORT_SECONDS = 0.00015
@@ -110,6 +112,7 @@ class Sandbox:
         self._exit_reader = ExitReader()
         self._start_nonce = self._begin_nonce = self._nonce = ""
         self._report_expected = False
+        self._foreign_bytes = 0
         self._known: Mapping[int, Process] = {}
         self._usable = True
         self._destruction: asyncio.Task[None] | None = None
@@ -288,7 +291,12 @@ class Sandbox:
 
     def _feed_report(self, data: bytes) -> None:
         """Reports are read while one is waited for: who writes at other times waits himself."""
-        report = self._report_reader.feed(data) if self._is_shell(self._channels.reports.sender) else None
+        if not self._is_shell(self._channels.reports.sender):
+            self._foreign_bytes += len(data)
+            if self._foreign_bytes > _FOREIGN_LIMIT_BYTES:
+                self._end_flood()
+            return
+        report = self._report_reader.feed(data)
         if report is not None:
             self._reports_in.stop()
             self._mailbox.put(report)
