@@ -8,12 +8,6 @@ from textwrap import dedent
 _PROGRAM = r"""
     import ctypes, os, sys
     c = ctypes.CDLL(None, use_errno=True)
-    def works(call, *arguments):
-        result = c[call](*arguments)
-        return result >= 0
-    def vector():
-        buffer = ctypes.create_string_buffer(8)
-        return (ctypes.c_void_p * 2)(ctypes.addressof(buffer), 8), buffer
     for name, pid in zip(('shell', 'supervisor'), map(int, sys.argv[1:])):
         ways = []
         for number in range(256):
@@ -50,25 +44,20 @@ LOOK = python(_PROGRAM, "$$ $PPID")
 """Says what this process gets hold of in shell and supervisor."""
 NOTHING = "shell []\nsupervisor []\n"
 
+_TAKER = """
+    import ctypes, os, select, sys, time
+    c = ctypes.CDLL(None)
+    until = time.monotonic() + 4
+    taken = [c.syscall(438, os.pidfd_open(pid), 0, 0) for pid in map(int, sys.argv[1:])]
+    while (left := until - time.monotonic()) > 0 and max(taken) >= 0:
+        for ready in select.select([fd for fd in taken if fd >= 0], [], [], left)[0]:
+            os.read(ready, 1 << 16)
+"""
 # They run on in the background and take whatever line comes, some with an answer of their own.
 THIEVES = {
     "open": "(timeout 4 cat /proc/$$/fd/0 >/dev/null 2>&1 &)",
     "open-supervisor": "(timeout 4 cat /proc/$PPID/fd/0 >/dev/null 2>&1 &)",
-    "pidfd_getfd": "("
-    + python(
-        """
-        import ctypes, os, select, sys, time
-        c = ctypes.CDLL(None)
-        until = time.monotonic() + 4
-        for pid in map(int, sys.argv[1:]):
-            taken = c.syscall(438, os.pidfd_open(pid), 0, 0)
-            while taken >= 0 and (left := until - time.monotonic()) > 0:
-                if select.select([taken], [], [], left)[0]:
-                    os.read(taken, 1 << 16)
-        """,
-        "$$ $PPID >/dev/null 2>&1 &",
-    )
-    + "\n)",
+    "pidfd_getfd": python(_TAKER, "$$ $PPID >/dev/null 2>&1").replace("<<'END'", "<<'END' &") + "\ndisown -a",
     # Bash puts the shell's own descriptors aside above 9 while a command runs, and a subshell has them too.
     "subshell": "for n in {10..20}; do (while read -r -t 4 -u $n; do :; done) 2>/dev/null & done; disown -a",
     "subshell-of-a-subshell": "( (for n in {10..20}; do (while read -r -t 4 -u $n; do :; done) & done) & ) 2>/dev/null",

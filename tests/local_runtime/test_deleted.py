@@ -3,7 +3,10 @@
 import mmap
 import os
 import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from local_runtime.deleted import deleted_bytes
 
@@ -68,3 +71,41 @@ def test_other_file_systems_do_not_count(tmp_path: Path) -> None:
     os.write(fd, b"x" * SIZE_BYTES)
     assert held(tmp_path) == 0
     os.close(fd)
+
+
+# Ends its first thread and holds on to a deleted file with another, which may have descriptors of its own.
+_HEADLESS = """
+import ctypes, os, sys, threading, time
+def hold():
+    time.sleep(0.2)
+    if sys.argv[2] == "apart":
+        ctypes.CDLL(None).unshare(0x400)  # CLONE_FILES
+    fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+    os.write(fd, b"x" * (1 << 20))
+    os.fsync(fd)
+    os.unlink(sys.argv[1])
+    if sys.argv[2] == "mapped":
+        import mmap
+        global mapped
+        mapped = mmap.mmap(fd, 1 << 20)
+        os.close(fd)
+    print("ready", flush=True)
+    time.sleep(60)
+threading.Thread(target=hold).start()
+if sys.argv[2] != "apart":
+    ctypes.CDLL(None).pthread_exit(None)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("kind", ["open", "apart", "mapped"])
+def test_what_any_thread_holds_counts_also_when_the_first_one_has_ended(tmp_path: Path, kind: str) -> None:
+    command = [sys.executable, "-c", _HEADLESS, str(tmp_path / "file"), kind]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        try:
+            assert other.stdout.readline() == b"ready\n"
+            held_bytes = deleted_bytes([other.pid], tmp_path.stat().st_dev)
+            assert SIZE_BYTES <= held_bytes < 2 * SIZE_BYTES
+        finally:
+            other.kill()

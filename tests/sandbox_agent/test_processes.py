@@ -1,6 +1,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -124,3 +125,21 @@ def test_a_process_name_with_parentheses_and_spaces_is_no_problem(tmp_path: obje
 def test_without_a_pid_namespace_the_inner_pid_is_the_pid() -> None:
     assert processes.inner_pid(os.getpid()) == os.getpid()
     assert processes.inner_pid(2**22 + 1) is None
+
+
+# Its first thread ends, and another one goes on.
+HEADLESS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_is_alive_until_the_last_one_has() -> None:
+    with subprocess.Popen([sys.executable, "-c", HEADLESS]) as headless:
+        assert wait_until(lambda: running(headless.pid).state == "Z")
+        found = running(headless.pid)
+        assert found.alive and processes.still_runs(found)
+        assert processes.of_command({found.pid: found}, frozenset(), frozenset({1})) == [found]
+        processes.send_signal(found, signal.SIGKILL)
+        assert wait_until(lambda: not running(headless.pid).alive)

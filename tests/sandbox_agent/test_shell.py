@@ -2,17 +2,20 @@
 
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from cli_mcp.execution import SandboxUnavailable
+from sandbox_agent import processes
 from sandbox_agent.confined import ConfinedDirectory
 from sandbox_agent.launch import DirectLauncher, Launched
 from sandbox_agent.snapshot import Snapshot
 from sandbox_agent.state_file import StateFile
 from tests.sandbox_agent.conftest import ENVIRONMENT, TestSession, alive, stdout, wait_until
+from tests.sandbox_agent.test_processes import HEADLESS
 
 
 @pytest.mark.parametrize(
@@ -140,3 +143,16 @@ async def test_the_launchers_causes_and_refusals_reach_the_caller(tmp_path: Path
             assert await session.out("echo $STATE") == "kept\n"
         finally:
             await session.close("over")
+
+
+async def test_a_process_without_its_first_thread_is_listed_and_ends_with_its_command(
+    session: TestSession,
+) -> None:
+    (session.directory / "workspace" / "headless.py").write_text(HEADLESS)
+    outcome = await session.sh(f"{sys.executable} headless.py & sleep 0.5; echo $!")
+    pid = int(stdout(outcome))
+    assert pid in outcome.background
+    os.kill(pid, signal.SIGKILL)
+    outcome = await session.sh(f"{sys.executable} headless.py & echo $!; sleep 60", timeout_seconds=1)
+    assert outcome.timed_out
+    assert not [it for it in processes.all_processes().values() if it.pid == int(stdout(outcome)) and it.alive]
