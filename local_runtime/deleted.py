@@ -45,7 +45,7 @@ def _threads(pid: int) -> list[int]:
     """Of a process, one thread for each table of descriptors. The first may have ended before the others, and
     then it has none; each may have one of its own (clone(2) without CLONE_FILES)."""
     found: list[int] = []
-    for thread in map(int, os.listdir(f"/proc/{pid}/task")):
+    for thread in (int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()):
         if not found or _libc.syscall(_KCMP, found[-1], thread, _KCMP_FILES, 0, 0) != 0:
             found.append(thread)
     return found
@@ -64,9 +64,10 @@ def _open_files(pid: int, thread: int, device: int) -> Iterator[tuple[int, int]]
 
 def _counted(found: Iterable[os.stat_result | None], device: int) -> Iterator[tuple[int, int]]:
     for status in found:
-        if status is not None and status.st_dev == device and status.st_nlink == 0:
-            if stat.S_ISREG(status.st_mode):
-                yield status.st_ino, status.st_blocks * _STAT_BLOCK_BYTES
+        if status is None or status.st_dev != device or status.st_nlink > 0:
+            continue
+        if stat.S_ISREG(status.st_mode):
+            yield status.st_ino, status.st_blocks * _STAT_BLOCK_BYTES
 
 
 def _stat(descriptor: "os.DirEntry[str]") -> os.stat_result | None:

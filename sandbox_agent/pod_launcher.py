@@ -13,8 +13,8 @@ from sandbox_agent.memory import MemoryKills
 
 _log = logging.getLogger(__name__)
 
-# When memory runs out, proc(5); the agent has what the kubelet gave the container. Said by an ordinary bash, as
-# the agent and the shell cannot be written to, and inherited from it. gVisor does not have it.
+# When memory runs out, proc(5); the agent has what the kubelet gave the container. Said by an ordinary bash,
+# since nothing can be written about agent and shell, and inherited from it. gVisor does not have it.
 _FIRST_TO_GO = 'printf 1000 2>/dev/null >/proc/self/oom_score_adj; exec "$@"'
 # When they take all of the container's CPU time the agent still gets the larger share, sched(7).
 _NICER = 5
@@ -51,8 +51,8 @@ class PodLauncher(DirectLauncher):
             try:
                 return await super().launch(argv, stdin=stdin, output=output, pass_fds=pass_fds)
             except (SandboxUnavailable, RuntimeError):
-                # Most likely all pids of the pod are taken by what an earlier shell left. It is a RuntimeError
-                # where asyncio waits for children in threads: before Linux 5.3.
+                # Most likely all pids of the pod are taken by what an earlier shell left. It is a
+                # RuntimeError where asyncio waits for children in threads: before Linux 5.3.
                 if not pid_one.kill_all_others():
                     raise
             await asyncio.sleep(pause_seconds)
@@ -72,8 +72,8 @@ def shell_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _make_nicer(pid: int) -> None:
-    """Before it has children, which inherit this. Seen from this process, which the sandbox may have made nicer
-    and which cannot undo that."""
+    """Before it has children, which inherit this. Seen from this process, which the sandbox may have made
+    nicer and which cannot undo that."""
     try:
         os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICER)
     except OSError as error:

@@ -128,8 +128,8 @@ def report_line(nonce: str, fds: Descriptors) -> bytes:
 def source_line(
     path: str, stdout: str, stderr: str, *, last_status: int, nonce: str, fds: Descriptors
 ) -> bytes:
-    """For the shell: say with `nonce` that it is about to, and run the commands in the file `path`, with $? as
-    the command before left it. Nothing is run when it cannot be said, so that it may be sent again.
+    """For the shell: say with `nonce` that it is about to, and run the commands in the file `path`, with $?
+    as the command before left it. Nothing is run when it cannot be said, so that it may be sent again.
 
     What stands right of `||` is not shielded from errexit and ERR traps, what stands left of it is.
     """

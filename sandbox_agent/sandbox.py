@@ -144,8 +144,8 @@ class Sandbox:
         """Start the supervisor. Raises SandboxUnavailable."""
         program = private_bash.private_bash()
         channels = _Channels(Channel(), Channel(), Channel(), Channel())
-        outs = [it.other_end for it in (channels.reports, channels.begins, channels.exits)]
-        fds = Descriptors(*outs, program)
+        reports, begins, exits = outs = channels.outs
+        fds = Descriptors(reports, begins, exits, program)
         null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         try:
             launched = await launcher.launch(
@@ -340,6 +340,10 @@ class _Channels:
     reports: Channel
     begins: Channel
     exits: Channel
+
+    @property
+    def outs(self) -> tuple[int, int, int]:
+        return self.reports.other_end, self.begins.other_end, self.exits.other_end
 
     def hand_over(self) -> None:
         for channel in (self.requests, self.reports, self.begins, self.exits):

@@ -1,6 +1,6 @@
 """What a process of a session may try against its own shell: to answer in its place, or to take its commands.
 
-Each way is a command for a sandbox's bash. Local mode, the agent of a pod and real pods are tried with the same.
+Each way is a command for a sandbox's bash. Local mode, the agent of a pod and real pods are tried with them.
 """
 
 from textwrap import dedent
@@ -60,7 +60,9 @@ THIEVES = {
     "pidfd_getfd": python(_TAKER, "$$ $PPID >/dev/null 2>&1").replace("<<'END'", "<<'END' &") + "\ndisown -a",
     # Bash puts the shell's own descriptors aside above 9 while a command runs, and a subshell has them too.
     "subshell": "for n in {10..20}; do (while read -r -t 4 -u $n; do :; done) 2>/dev/null & done; disown -a",
-    "subshell-of-a-subshell": "( (for n in {10..20}; do (while read -r -t 4 -u $n; do :; done) & done) & ) 2>/dev/null",
+    "subshell-of-a-subshell": (
+        "( (for n in {10..20}; do (while read -r -t 4 -u $n; do :; done) & done) & ) 2>/dev/null"
+    ),
     "subshell-that-answers": r"""
 for n in {10..20}; do
   (while read -r -t 4 -u $n line; do

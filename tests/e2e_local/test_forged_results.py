@@ -1,10 +1,11 @@
-"""In local mode, as root and as anybody: no process of a session answers for its shell or takes its commands."""
+"""In local mode, as root and as anybody: no process of a session answers for its shell or takes its lines."""
 
 import pytest
 
 from tests.e2e_local.harness import Server
 from tests.e2e_local.test_isolation import needs_python
 from tests.forged_results import LOOK, NOTHING, THIEVES
+
 
 @needs_python
 def test_shell_and_supervisor_are_out_of_reach(server: Server) -> None:

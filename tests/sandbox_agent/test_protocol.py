@@ -177,5 +177,7 @@ def test_the_status_of_the_command_before_is_seen_by_the_next(status: int, tmp_p
         file.write("echo $?")
     line = protocol.source_line(script, "/dev/stdout", "/dev/stderr", last_status=status, nonce="m", fds=FDS)
     setup = protocol.start_lines("n", FDS).split(b"\n", 1)[1]
-    done = subprocess.run(["bash", "--norc", "-c", b"exec 8>&2 9>&2" + setup + line], capture_output=True, check=True)
+    done = subprocess.run(
+        ["bash", "--norc", "-c", b"exec 8>&2 9>&2" + setup + line], capture_output=True, check=True
+    )
     assert (done.stdout, done.stderr) == (b"%d\n" % status, b"m\n")

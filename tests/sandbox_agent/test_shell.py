@@ -155,4 +155,6 @@ async def test_a_process_without_its_first_thread_is_listed_and_ends_with_its_co
     os.kill(pid, signal.SIGKILL)
     outcome = await session.sh(f"{sys.executable} headless.py & echo $!; sleep 60", timeout_seconds=1)
     assert outcome.timed_out
-    assert not [it for it in processes.all_processes().values() if it.pid == int(stdout(outcome)) and it.alive]
+    assert not [
+        it for it in processes.all_processes().values() if it.pid == int(stdout(outcome)) and it.alive
+    ]
