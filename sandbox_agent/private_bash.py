@@ -2,8 +2,8 @@
 
 The kernel lets no process of the same user look into a process that runs such a program: no ptrace, no
 /proc/PID/fd or mem, no pidfd_getfd, no process_vm_writev (ptrace(2), "not dumpable"). What that process
-starts is as open as ever. A file without a name, since the user could replace one that has a name. Sealed, since
-all sandboxes of this process execute the same.
+starts is as open as ever. A file without a name, since the user could replace one that has a name. It is
+sealed, since all sandboxes of this process execute the same.
 """
 
 import fcntl

@@ -44,6 +44,12 @@ LOOK = python(_PROGRAM, "$$ $PPID")
 """Says what this process gets hold of in shell and supervisor."""
 NOTHING = "shell []\nsupervisor []\n"
 
+HEADLESS = """\
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+"""A program whose first thread ends while another one goes on."""
 _TAKER = """
     import ctypes, os, select, sys, time
     c = ctypes.CDLL(None)

@@ -9,6 +9,7 @@ import pytest
 
 from sandbox_agent import processes
 from sandbox_agent.processes import Process
+from tests.forged_results import HEADLESS
 from tests.sandbox_agent.conftest import wait_until
 
 
@@ -125,14 +126,6 @@ def test_a_process_name_with_parentheses_and_spaces_is_no_problem(tmp_path: obje
 def test_without_a_pid_namespace_the_inner_pid_is_the_pid() -> None:
     assert processes.inner_pid(os.getpid()) == os.getpid()
     assert processes.inner_pid(2**22 + 1) is None
-
-
-# Its first thread ends, and another one goes on.
-HEADLESS = """
-import ctypes, threading, time
-threading.Thread(target=time.sleep, args=(60,)).start()
-ctypes.CDLL(None).pthread_exit(None)
-"""
 
 
 def test_a_process_whose_first_thread_has_ended_is_alive_until_the_last_one_has() -> None:

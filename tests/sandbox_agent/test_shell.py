@@ -14,8 +14,8 @@ from sandbox_agent.confined import ConfinedDirectory
 from sandbox_agent.launch import DirectLauncher, Launched
 from sandbox_agent.snapshot import Snapshot
 from sandbox_agent.state_file import StateFile
+from tests.forged_results import HEADLESS
 from tests.sandbox_agent.conftest import ENVIRONMENT, TestSession, alive, stdout, wait_until
-from tests.sandbox_agent.test_processes import HEADLESS
 
 
 @pytest.mark.parametrize(
