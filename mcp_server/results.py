@@ -134,7 +134,7 @@ def _notes(ran: SessionOutcome, call: BashCall, stdout: _Shown, stderr: _Shown) 
                 "base64; `| xxd`, `| base64` or `| iconv` make it readable"
             )
     if outcome.shell_restarted:
-        yield "the shell was restarted with its state"
+        yield "the shell was restarted"
     if outcome.background:
         pids = ", ".join(map(str, outcome.background[:_MAX_BACKGROUND_PIDS_IN_TEXT]))
         more = len(outcome.background) - _MAX_BACKGROUND_PIDS_IN_TEXT

@@ -90,14 +90,16 @@ def start_lines(nonce: str, fds: Descriptors) -> bytes:
     return f"start {nonce}\n{_SETUP}{named}".encode()
 
 
-# A program that was run through a descriptor is called after its number, until it says otherwise.
+# A program that was run through a descriptor is called by its number, until it says otherwise.
 _NAME = "printf bash 2>/dev/null >/proc/self/task/$$/comm\n"
-# TMOUT would end an interactive shell that waits. Both functions are readonly, so that a command that
-# redefines them by accident gets an error. The report must not touch a variable, since any name may have
-# become readonly, and "$?" has to be expanded first. A shell that cannot source any more (enable -n) must not
-# look healthy: it would report each next command as done.
+# Without job control there are no notices of jobs, and a background job is no leader of a process group, for
+# which setsid(1) would fork. TMOUT would end an interactive shell that waits. Both functions are readonly, so
+# that a command that redefines them by accident gets an error. The report must not touch other variables, since
+# any name may have become readonly, and "$?" has to be expanded first. A shell that cannot source any more
+# (enable -n) must not look healthy: it would report each next command as done. It reads many lines for one
+# command: prompts are for one of them, and are set again with the next command.
 _SETUP = r"""
-set +o history; history -c; set +H; set -m; shopt -s expand_aliases; unset HISTFILE TMOUT PS1 PS2
+set +o history; history -c; set +H; set +m; shopt -s expand_aliases; unset HISTFILE TMOUT PS1 PS2
 __cli_mcp_status() { \builtin return "$1"; }
 __cli_mcp_report() {
   \builtin printf '\0%s %s %s\0%s\0' "$1" "$?" "$$" "$PWD"
@@ -106,7 +108,8 @@ __cli_mcp_report() {
   \builtin declare -f; \builtin printf '\0'
   \builtin alias -p; \builtin printf '\0'
   \builtin umask -p
-  \builtin set -m
+  \builtin set +m
+  \builtin unset -v PROMPT_COMMAND PS0 PS1 PS2
 }
 readonly -f __cli_mcp_status __cli_mcp_report
 """
@@ -126,10 +129,18 @@ def report_line(nonce: str, fds: Descriptors) -> bytes:
 
 
 def source_line(
-    path: str, stdout: str, stderr: str, *, last_status: int, nonce: str, fds: Descriptors
+    path: str,
+    stdout: str,
+    stderr: str,
+    *,
+    last_status: int,
+    nonce: str,
+    fds: Descriptors,
+    prompts: bytes = b"",
 ) -> bytes:
     """For the shell: say with `nonce` that it is about to, and run the commands in the file `path`, with $?
-    as the command before left it. Nothing is run when it cannot be said, so that it may be sent again.
+    as the command before left it and with `prompts`, as a snapshot has them. Nothing is run when it cannot be
+    said, so that it may be sent again.
 
     What stands right of `||` is not shielded from errexit and ERR traps, what stands left of it is.
     """
@@ -137,9 +148,10 @@ def source_line(
     redirections = f"</dev/null >{shlex.quote(stdout)} 2>{shlex.quote(stderr)}"
     closed = f"{fds.reports}>&- {fds.begins}>&-"
     return (
-        f"if \\builtin printf '%s\\n' {nonce} >&{fds.begins}; then "
-        f"{status}\\builtin . {shlex.quote(path)} {redirections} {closed}; fi\n"
-    ).encode()
+        f"if \\builtin printf '%s\\n' {nonce} >&{fds.begins}; then ".encode()
+        + prompts
+        + f"{status}\\builtin . {shlex.quote(path)} {redirections} {closed}; fi\n".encode()
+    )
 
 
 class ReportReader:

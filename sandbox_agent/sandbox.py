@@ -113,6 +113,7 @@ class Sandbox:
         self._start_nonce = self._begin_nonce = self._nonce = ""
         self._report_expected = False
         self._foreign_bytes = 0
+        self._prompts = b""
         self._known: Mapping[int, Process] = {}
         self._usable = True
         self._destruction: asyncio.Task[None] | None = None
@@ -189,7 +190,13 @@ class Sandbox:
         self._channels.begins.drop()
         self._begin_nonce = _nonce()
         line = protocol.source_line(
-            path, stdout, stderr, last_status=last_status, nonce=self._begin_nonce, fds=self._fds
+            path,
+            stdout,
+            stderr,
+            last_status=last_status,
+            nonce=self._begin_nonce,
+            fds=self._fds,
+            prompts=self._prompts,
         )
         return self._send(line + self._report_request())
 
@@ -209,7 +216,7 @@ class Sandbox:
     def request_report(self) -> None:
         """Have the shell report, as soon as it is at its prompt."""
         self._mailbox.drop_answers()
-        self._send(b"\n" + self._report_request())
+        self._send(b"\n" + self._prompts + self._report_request())
 
     def ask_again(self) -> None:
         """Repeat the last request for a report: one of the lines may have been lost. Only one will count."""
@@ -299,6 +306,8 @@ class Sandbox:
         report = self._report_reader.feed(data)
         if report is not None:
             self._reports_in.stop()
+            if report.snapshot is not None:
+                self._prompts = report.snapshot.prompts()
             self._mailbox.put(report)
 
     def _feed_exit(self, data: bytes) -> None:

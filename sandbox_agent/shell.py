@@ -27,6 +27,10 @@ _LOOK_SECONDS = 0.1
 _ASK_SECONDS = 0.5
 _SILENCE_SECONDS = 1.0
 _KILLED = 128 + signal.SIGKILL
+_SHELL_ENDED = (
+    "The command ended the shell. The new one has the state from before it: what it changed (directory, "
+    "variables, functions, options) is lost."
+)
 _INPUT_TAKEN = "Another process of the session took the shell's input, so the sandbox was ended."
 _NOT_RUN = (
     "The command was not run: twice the shell did not get it. End the session and use a new one, and do not "
@@ -133,6 +137,8 @@ class Shell:
             self._keep(answer)
         else:
             restarted = True
+            if isinstance(answer, ShellExit) and isinstance(event, ShellExit):
+                notes.append(_SHELL_ENDED)
             notes += await self._restart(answer)
         self._status = _KILLED if isinstance(answer, SandboxDeath) else answer.status
         if self._status == _KILLED and (cause := self._launcher.cause_of_death()):

@@ -35,6 +35,13 @@ _SHOPTS_NOT_RESTORED = {b"login_shell", b"restricted_shell", b"expand_aliases", 
 _OPTIONS_ON = (b"braceexpand", b"hashall", b"interactive-comments")
 
 
+# A value may have line feeds in it.
+_PROMPTS = re.compile(
+    rb"^declare -\S+ (?:PROMPT_COMMAND|PS[012])(?:=.*?)?(?=^declare -|\Z)", re.MULTILINE | re.DOTALL
+)
+_PROMPTS_LIMIT_BYTES = 1 << 15
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The working directory, and what `declare -p`, `declare -f`, `alias -p`, `umask -p; trap -p` printed.
@@ -47,6 +54,14 @@ class Snapshot:
     functions: bytes
     aliases: bytes
     umask_and_traps: bytes
+
+    def prompts(self) -> bytes:
+        """Bash text that sets what is run or expanded at prompts, where nothing minds its status; none when
+        that is too much for a line."""
+        found = (text.rstrip(b"\n") for text in _PROMPTS.findall(self.variables))
+        # Quoted, so that the line around it can be parsed whatever it is.
+        text = b"".join(b"\\builtin eval " + _quoted(text) + b" || \\builtin :\n" for text in found)
+        return text if len(text) <= _PROMPTS_LIMIT_BYTES else b""
 
     def dump(self) -> bytes:
         """All of it; bash has no NUL in any value."""
@@ -73,7 +88,7 @@ def restore_script(snapshot: Snapshot) -> bytes:
     listed = dict(_OPTIONS.findall(snapshot.variables))
     shopts = _split(listed.get(b"BASHOPTS", b"")) - _SHOPTS_NOT_RESTORED
     options = _split(listed.get(b"SHELLOPTS", b"")) - _OPTIONS_NOT_RESTORED
-    cwd = shlex.quote(snapshot.cwd.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+    cwd = _quoted(snapshot.cwd)
     lines = [
         b"for __cli_mcp_name in ${BASHOPTS//:/ }; do",
         b'  [[ $__cli_mcp_name == expand_aliases ]] || \\builtin shopt -u "$__cli_mcp_name"',
@@ -89,6 +104,10 @@ def restore_script(snapshot: Snapshot) -> bytes:
         snapshot.umask_and_traps,
     ]
     return b"\n".join(lines) + b"\n"
+
+
+def _quoted(value: bytes) -> bytes:
+    return shlex.quote(value.decode(errors="surrogateescape")).encode(errors="surrogateescape")
 
 
 def _split(names: bytes) -> set[bytes]:

@@ -58,7 +58,7 @@ def content_of(result: types.CallToolResult) -> dict[str, Any]:
         (replace(outcome(b"a\n"), background=(41, 42)), "a\n[in the background: 41, 42]"),
         (
             replace(outcome(exit_code=3), shell_restarted=True, notes=("bash was killed: out of memory",)),
-            "[exit code 3]\n[the shell was restarted with its state]\n[bash was killed: out of memory]",
+            "[exit code 3]\n[the shell was restarted]\n[bash was killed: out of memory]",
         ),
         (
             replace(outcome(), stdout=CUT),

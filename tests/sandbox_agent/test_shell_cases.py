@@ -29,6 +29,7 @@ CHECKS: dict[str, Callable[[Outcome, Any], bool]] = {
     "timed_out": lambda outcome, value: outcome.timed_out is value,
     "truncated": lambda outcome, value: (outcome.stdout.truncated or outcome.stderr.truncated) is value,
     "background": lambda outcome, value: len(outcome.background) >= value,
+    "notes_have": lambda outcome, value: value in " ".join(outcome.notes),
     "restarted": lambda outcome, value: outcome.shell_restarted is value,
 }
 
