@@ -37,7 +37,7 @@ _OPTIONS_ON = (b"braceexpand", b"hashall", b"interactive-comments")
 
 # A value may have line feeds in it.
 _PROMPTS = re.compile(
-    rb"^declare -\S+ (?:PROMPT_COMMAND|PS[012])(?:=.*?)?(?=^declare -|\Z)", re.MULTILINE | re.DOTALL
+    rb"^declare -\S+ (?:PROMPT_COMMAND|PS[012])(?:=.*?)?\n(?=declare -|\Z)", re.MULTILINE | re.DOTALL
 )
 _PROMPTS_LIMIT_BYTES = 1 << 15
 
@@ -56,11 +56,11 @@ class Snapshot:
     umask_and_traps: bytes
 
     def prompts(self) -> bytes:
-        """Bash text that sets what is run or expanded at prompts, where nothing minds its status; none when
-        that is too much for a line."""
+        """Bash text that sets what is run or expanded at prompts, to stand before other text of one line; none
+        when that is too much for a line."""
         found = (text.rstrip(b"\n") for text in _PROMPTS.findall(self.variables))
         # Quoted, so that the line around it can be parsed whatever it is.
-        text = b"".join(b"\\builtin eval " + _quoted(text) + b" || \\builtin :\n" for text in found)
+        text = b"".join(b"\\builtin eval " + _quoted(text) + b" || \\builtin :; " for text in found)
         return text if len(text) <= _PROMPTS_LIMIT_BYTES else b""
 
     def dump(self) -> bytes:

@@ -67,3 +67,23 @@ def test_a_snapshot_survives_as_bytes() -> None:
 def test_other_bytes_are_no_snapshot(data: bytes) -> None:
     with pytest.raises(ValueError, match="snapshot"):
         Snapshot.load(data)
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        (b"declare -- X=1\ndeclare -- OLD_PS1=2\n", b""),
+        (
+            b'declare -- PS1="a"\ndeclare -- X=1\n',
+            b"""\\builtin eval 'declare -- PS1="a"' || \\builtin :; """,
+        ),
+        (
+            b'declare -- A=1\ndeclare -- PS0="it\'s\nPS2"\ndeclare -x PS2\n',
+            b"""\\builtin eval 'declare -- PS0="it'"'"'s\nPS2"' || \\builtin :; """
+            b"""\\builtin eval 'declare -x PS2' || \\builtin :; """,
+        ),
+        (b'declare -- PS1="' + b"x" * (1 << 15) + b'"\n', b""),
+    ],
+)
+def test_prompts_are_set_by_text_that_fits_into_a_line(variables: bytes, expected: bytes) -> None:
+    assert Snapshot(b"/", variables, b"", b"", b"").prompts() == expected
