@@ -19,10 +19,12 @@ _IPV6_PREFIX_BITS = 64
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one gateway. `connections` are those that have logged in."""
+    """Of one gateway. `connections` are those that have logged in. A key is refused
+    `refusal_seconds` after it was offered, which is many times as long as it takes to look for it."""
 
     login_grace_seconds: float = 20.0
     attempts_per_connection: int = 6
+    refusal_seconds: float = 0.05
     unauthenticated: int = 64
     unauthenticated_per_address: int = 16
     connections_per_minute_per_address: int = 240
@@ -103,11 +105,15 @@ class Admission:
 
 
 class Ticket:
-    """The place of one connection: among those that log in, then among those of its user, then nowhere."""
+    """The place of one connection: among those that log in, then among those of its user, then nowhere.
+
+    `source` is what counts as its address.
+    """
 
     def __init__(self, admission: Admission, source: str) -> None:
         self._admission = admission
-        self._source: str | None = source
+        self.source = source
+        self._logging_in = True
         self._username: str | None = None
 
     def log_in(self, username: str) -> None:
@@ -125,9 +131,9 @@ class Ticket:
             self._username = None
 
     def _leave_unauthenticated(self) -> None:
-        if self._source is not None:
-            self._admission.forget_unauthenticated(self._source)
-            self._source = None
+        if self._logging_in:
+            self._admission.forget_unauthenticated(self.source)
+            self._logging_in = False
 
 
 def _source(address: Address) -> str:

@@ -4,9 +4,12 @@ Every command and shell gets the same: MCP over stdio. There is no terminal, and
 """
 
 import asyncio
+import re
 from collections.abc import Callable
 
 import asyncssh
+
+from ssh_gateway.pace import Debt
 
 SUBSYSTEM = "mcp"
 # Enough to keep a client busy; of what it sends while nobody reads, no more than this is kept.
@@ -19,9 +22,16 @@ _NOT_A_SHELL = (
     "To run commands in the sandbox use an MCP client.\n"
 )
 
-
 # As the HTTP server allows a request.
 _LARGE_MESSAGE_SECONDS = 30.0
+# Blank lines are taken many at a time, and without a word.
+_BLANK = re.compile(rb"[ \t\r\n]*\n")
+_MAX_BLANK_BYTES = 64 * 1024
+# Of the processor, measured: a message through the SDK, and each byte of it through the parser.
+_LINE_SECONDS = 0.00015
+_BYTE_SECONDS = 1e-8
+# What is written before others have their turn.
+_WRITE_BYTES = 64 * 1024
 
 
 class UnusableLine(Exception):
@@ -38,6 +48,11 @@ class LineTooSlow(UnusableLine):
         super().__init__(f"a large message must arrive within {_LARGE_MESSAGE_SECONDS:g} s")
 
 
+class OnlyBlankLines(UnusableLine):
+    def __init__(self) -> None:
+        super().__init__(f"there were {_MAX_BLANK_BYTES // 1024} KiB of blank lines instead of a message")
+
+
 class ConnectionClosed(Exception):
     """The channel or its connection is gone; there is nobody to write to."""
 
@@ -45,8 +60,8 @@ class ConnectionClosed(Exception):
 class StdioChannel(asyncssh.SSHServerSession[bytes]):
     """Of `large_messages` it takes one while it receives more than WINDOW_BYTES of a line, so that not all
     connections can do that at once. `connection_writable` is cleared while the connection itself cannot take
-    more. `on_started` is called when the client has asked for a session and was granted it, `on_refusal` with
-    the name of what it asked for and nobody gets."""
+    more. Lines that are read count towards `debt`. `on_started` is called when the client has asked for a
+    session and was granted it, `on_refusal` with the name of what it asked for and nobody gets."""
 
     def __init__(
         self,
@@ -54,21 +69,26 @@ class StdioChannel(asyncssh.SSHServerSession[bytes]):
         max_line_bytes: int,
         large_messages: asyncio.Semaphore,
         connection_writable: asyncio.Event,
+        debt: Debt,
         on_started: Callable[["StdioChannel"], None],
         on_refusal: Callable[[str], None],
     ) -> None:
         self._max_line_bytes = max_line_bytes
         self._large_messages = large_messages
         self._connection_writable = connection_writable
+        self._debt = debt
         self._on_started = on_started
         self._on_refusal = on_refusal
         self._channel: asyncssh.SSHServerChannel[bytes] | None = None
         self._received = bytearray()
         self._searched = 0
         """So much of `_received` has no line end."""
+        self._blank_bytes = 0
+        """Of blank lines since the last message."""
         self._paused = False
         self._ended = False
         """No more will be received: the client said so, or we want no more."""
+        self._writing = asyncio.Lock()
         self._more = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -78,8 +98,10 @@ class StdioChannel(asyncssh.SSHServerSession[bytes]):
     async def read_line(self) -> bytes | None:
         """The next line without its end, None when there are no more. Raises UnusableLine.
 
-        What follows the last line end at the end of the stream is no message.
+        What follows the last line end at the end of the stream is no message, nor is a blank line. Whoever
+        has taken more than its share waits before it gets another.
         """
+        await asyncio.sleep(self._debt.delay_seconds())
         while (line := self._take_line()) is None and not self._ended:
             if self._searched < WINDOW_BYTES:
                 await self._receive()
@@ -88,6 +110,7 @@ class StdioChannel(asyncssh.SSHServerSession[bytes]):
                 break
         if line is not None:
             self.lines_read += 1
+            self._debt.charge(_LINE_SECONDS + len(line) * _BYTE_SECONDS)
         return line
 
     async def _read_large_line(self) -> bytes | None:
@@ -103,13 +126,18 @@ class StdioChannel(asyncssh.SSHServerSession[bytes]):
                 raise LineTooSlow from None
 
     def _take_line(self) -> bytes | None:
+        if not self._searched and (blank := _BLANK.match(self._received)):
+            self._blank_bytes += blank.end()
+            del self._received[: blank.end()]
+            if self._blank_bytes > _MAX_BLANK_BYTES:
+                raise OnlyBlankLines
         end = self._received.find(b"\n", self._searched)
         if end < 0:
             self._searched = len(self._received)
             return None
         line = bytes(self._received[:end])
         del self._received[: end + 1]
-        self._searched = 0
+        self._searched = self._blank_bytes = 0
         return line
 
     async def _receive(self) -> None:
@@ -122,11 +150,17 @@ class StdioChannel(asyncssh.SSHServerSession[bytes]):
 
     async def write_line(self, line: bytes) -> None:
         """Write `line` once the client has room for it. Raises ConnectionClosed."""
+        async with self._writing:
+            data = memoryview(line + b"\n")
+            for start in range(0, len(data), _WRITE_BYTES):
+                await self._write(bytes(data[start : start + _WRITE_BYTES]))
+
+    async def _write(self, data: bytes) -> None:
         for event in (self._writable, self._connection_writable):
             await event.wait()
         if self._channel is None or self._channel.is_closing():
             raise ConnectionClosed
-        self._channel.write(line + b"\n")
+        self._channel.write(data)
 
     def write_note(self, text: str) -> None:
         """Something for a person, on the client's standard error."""

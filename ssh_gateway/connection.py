@@ -1,11 +1,13 @@
 """One SSH connection: who may log in, what may be asked for, and how much of everything.
 
-asyncssh does the protocol. Added here are what it leaves to others: back-pressure from the socket, bounds on
-what may be sent before a session, the check of the signature's algorithm, and a word on every refusal.
+asyncssh does the protocol. Added here are what it leaves to others: back-pressure from the socket, turns that
+end, bounds on what may be sent before a session, the check of the signature's algorithm, and a word on every
+refusal.
 """
 
 import asyncio
 import ipaddress
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,17 +22,24 @@ from asyncssh.constants import (
     OPEN_ADMINISTRATIVELY_PROHIBITED,
 )
 
-from ssh_gateway.admission import Limits, Refusal, Ticket
+from ssh_gateway.admission import Limits, Rate, Refusal, Ticket
 from ssh_gateway.audit import Event, SshAuditSink, SshRecord
 from ssh_gateway.authorization import Authorizer, Refused
 from ssh_gateway.authorized_keys import Address, fingerprint
 from ssh_gateway.channel import WINDOW_BYTES, StdioChannel
+from ssh_gateway.pace import Debts, Pace
 from ssh_gateway.routes import session_key
 
 MAX_BYTES_BEFORE_SESSION = 64 * 1024
 """Of key exchange, login and channel set-up, which take some 10 KiB."""
 MAX_REFUSED_REQUESTS = 32
 """Of a login; each is a line in the audit log."""
+MAX_AUTHENTICATION_REQUESTS = 32
+"""Of a connection, by whatever method; a client asks twice for each of its keys."""
+MIN_PACKET_BYTES = 4096
+"""That a client must take. Each packet costs the same, and all clients take 16 KiB or more."""
+KEY_EXCHANGES_PER_MINUTE = 6
+"""Of a connection. OpenSSH's client wants one an hour or for each GiB."""
 
 # RFC 8332: an ssh-rsa key signs with SHA-2. asyncssh would take SHA-1 as well.
 _SIGNATURE_ALGORITHMS = (
@@ -43,6 +52,10 @@ _SIGNATURE_ALGORITHMS = (
 )
 # Of RFC 4253 section 12.
 _KEXINIT, _NEWKEYS = 20, 21
+# asyncssh copies what it holds for each packet in it, so that it gets little at a time.
+_PIECE_BYTES = 2048
+# Of the processor, measured: signature and Diffie-Hellman run outside of the turn that asked for them.
+_KEY_EXCHANGE_SECONDS = 0.002
 
 _KEEPALIVE_SECONDS = 30
 _KEEPALIVES_MISSED = 3
@@ -92,12 +105,15 @@ def server_options(host_key: asyncssh.SSHKey, limits: Limits) -> asyncssh.SSHSer
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What all connections of a gateway have in common. Of `large_messages` a channel takes one for each that
-    it receives. `on_session` serves the channel of a login."""
+    """What all connections of a gateway have in common. Input is paid for by the address until the login,
+    then by the user. Of `large_messages` a channel takes one for each that it receives. `on_session` serves
+    the channel of a login."""
 
     authorizer: Authorizer
     limits: Limits
     audit: SshAuditSink
+    pace: Pace
+    debts: Debts
     max_line_bytes: int
     large_messages: asyncio.Semaphore
     on_session: Callable[["Connection", StdioChannel], None]
@@ -129,7 +145,15 @@ class Connection(asyncssh.SSHServerConnection):
         self._tcp: asyncio.Transport | None = None
         self._socket_full = False
         self._exchanging_keys = False
+        self._key_exchanges = Rate(KEY_EXCHANGES_PER_MINUTE, time.monotonic)
+        self.debt = policy.debts.of(f"address {ticket.source}")
+        """Of who pays for what this connection sends."""
+        self._input = bytearray()
+        """What has come and not had its turn."""
+        self._turn: asyncio.Handle | None = None
+        self._over = False
         self._bytes_before_session = 0
+        self._authentication_requests = 0
         self._failed_attempts = 0
         self._refused_requests = 0
 
@@ -150,10 +174,13 @@ class Connection(asyncssh.SSHServerConnection):
 
     def cut(self, reason: str) -> None:
         """End the connection at once, without waiting for the client."""
-        self.record(Event.REFUSED_CONNECTION, reason)
+        if not self._over:
+            self.record(Event.REFUSED_CONNECTION, reason)
+        self._forget_input()
         self.abort()
 
     def ended(self) -> None:
+        self._forget_input()
         self._ticket.leave()
         self.writable.set()
         self._on_closed(self)
@@ -171,28 +198,68 @@ class Connection(asyncssh.SSHServerConnection):
             if self._bytes_before_session > MAX_BYTES_BEFORE_SESSION:
                 self.cut("it sent too much before a session")
                 return
-        super().data_received(data, datatype)
-        if self.channel is not None and self.channel.overstuffed:
-            self.cut("it set too many environment variables")
+        self._input += data
+        if self._turn is None and not self._socket_full:
+            self._take_turn()
+
+    def _take_turn(self) -> None:
+        """Let asyncssh have as much of the input as a turn takes; a long one makes the next late."""
+        self._turn = None
+        begun, taken_bytes = time.thread_time(), 0
+        seconds = 0.0
+        pace = self.policy.pace
+        while self._input and taken_bytes < pace.turn_bytes and seconds < pace.turn_seconds:
+            piece = bytes(self._input[:_PIECE_BYTES])
+            del self._input[:_PIECE_BYTES]
+            taken_bytes += len(piece)
+            super().data_received(piece)
+            if self.channel is not None and self.channel.overstuffed:
+                self.cut("it set too many environment variables")
+            seconds = time.thread_time() - begun
+        self.debt.charge(seconds)
+        self._continue()
+
+    def _continue(self) -> None:
+        """Once there is no input without its turn, more is read."""
+        if self._over or self._socket_full or self._turn is not None or self._tcp is None:
+            return
+        delay = self.debt.delay_seconds()
+        if self._input or delay:
+            self._turn = asyncio.get_running_loop().call_later(delay, self._take_turn)
+            self._tcp.pause_reading()
+        elif not self._tcp.is_closing():
+            self._tcp.resume_reading()
+
+    def _forget_input(self) -> None:
+        self._over = True
+        self._input.clear()
+        if self._turn is not None:
+            self._turn.cancel()
 
     def pause_writing(self) -> None:
         """The client does not read; it is not listened to either, or its requests would become answers."""
         self._socket_full = True
         self._tell_writable()
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
         if self._tcp is not None and not self._tcp.is_closing():
             self._tcp.pause_reading()
 
     def resume_writing(self) -> None:
         self._socket_full = False
         self._tell_writable()
-        if self._tcp is not None and not self._tcp.is_closing():
-            self._tcp.resume_reading()
+        self._continue()
 
     def send_packet(self, pkttype: int, *args: bytes, handler: Any = None) -> None:
         """During a key exchange, which a client may leave unfinished, asyncssh keeps all that is written."""
         if pkttype in (_KEXINIT, _NEWKEYS):
             self._exchanging_keys = pkttype == _KEXINIT
             self._tell_writable()
+        if pkttype == _KEXINIT:
+            self.debt.charge(_KEY_EXCHANGE_SECONDS)
+            if not self._key_exchanges.take(""):
+                self.cut("it asked for too many key exchanges")
         super().send_packet(pkttype, *args, handler=handler)
 
     def _tell_writable(self) -> None:
@@ -200,6 +267,20 @@ class Connection(asyncssh.SSHServerConnection):
             self.writable.clear()
         else:
             self.writable.set()
+
+    def create_server_channel(self, *args: Any, **kwargs: Any) -> asyncssh.SSHServerChannel[AnyStr]:
+        """As asyncssh makes it, for a client that takes packets of a sane size."""
+        channel = super().create_server_channel(*args, **kwargs)
+        open_channel = channel.process_open
+
+        def process_open(send_chan: int, send_window: int, send_pktsize: int, session: Any) -> None:
+            if send_pktsize < MIN_PACKET_BYTES:
+                self.cut(f"it takes packets of {send_pktsize} bytes, at least {MIN_PACKET_BYTES} are needed")
+            else:
+                open_channel(send_chan, send_window, send_pktsize, session)
+
+        channel.process_open = process_open  # type: ignore[method-assign]
+        return channel
 
     # What nobody gets, where asyncssh asks nobody
 
@@ -213,6 +294,11 @@ class Connection(asyncssh.SSHServerConnection):
         self.refuse_request("X11 forwarding")
         return None
 
+    def _process_hostkeys_prove_00_at_openssh_dot_com_global_request(self, packet: object) -> None:
+        """It would sign as often as the client likes, thousands of times in one packet."""
+        self.refuse_request("a proof of host keys")
+        self._report_global_response(False)
+
     def refuse_request(self, what: str) -> None:
         self._refused_requests += 1
         if self._refused_requests <= MAX_REFUSED_REQUESTS:
@@ -223,16 +309,34 @@ class Connection(asyncssh.SSHServerConnection):
     # The login
 
     async def validate_public_key(self, username: str, key_data: bytes, msg: bytes, signature: bytes) -> bool:
-        """First without a signature (may this key log in?), then with one. Raises DisconnectError."""
+        """First without a signature (may this key log in?), then with one. Raises DisconnectError.
+
+        A refusal comes at a fixed time after the question: the time that it takes to find no key, or no route
+        at all, is nobody's business.
+        """
+        loop = asyncio.get_running_loop()
+        answer_at = loop.time() + self.policy.limits.refusal_seconds
         self.fingerprint = fingerprint(key_data)
+        self._count_authentication_request()
         refused = await asyncio.to_thread(self.policy.authorizer.judge, username, key_data, self.address)
         if refused is None and signature:
             refused = await self._verify(username, key_data, msg, signature)
         if refused is not None:
+            await asyncio.sleep(answer_at - loop.time())
             self._attempt_failed(username, refused)
         elif signature:
             self._log_in(username)
         return refused is None
+
+    def send_userauth_failure(self, partial_success: bool) -> None:
+        """Whatever the method was, and `none` and those that nobody has come by no other way."""
+        self._count_authentication_request()
+        super().send_userauth_failure(partial_success)
+
+    def _count_authentication_request(self) -> None:
+        self._authentication_requests += 1
+        if self._authentication_requests > MAX_AUTHENTICATION_REQUESTS:
+            raise asyncssh.DisconnectError(DISC_NO_MORE_AUTH_METHODS_AVAILABLE, "Too many requests to log in")
 
     async def _verify(self, username: str, key_data: bytes, msg: bytes, signature: bytes) -> Refused | None:
         algorithm = _first_string(signature)
@@ -256,6 +360,7 @@ class Connection(asyncssh.SSHServerConnection):
             self.record(Event.REFUSED_LOGIN, str(refusal), username)
             raise asyncssh.DisconnectError(DISC_TOO_MANY_CONNECTIONS, str(refusal)) from None
         self.username = username
+        self.debt = self.policy.debts.of(f"user {username}")
 
 
 class Login(asyncssh.SSHServer):
@@ -314,6 +419,7 @@ class Login(asyncssh.SSHServer):
             max_line_bytes=connection.policy.max_line_bytes,
             large_messages=connection.policy.large_messages,
             connection_writable=connection.writable,
+            debt=connection.debt,
             on_started=self._session_started,
             on_refusal=connection.refuse_request,
         )

@@ -25,8 +25,9 @@ from ssh_gateway.authorized_keys import Address
 from ssh_gateway.channel import ConnectionClosed, StdioChannel, UnusableLine
 from ssh_gateway.connection import Connection, Policy, peer_address, server_options
 from ssh_gateway.host_key import HostKey
+from ssh_gateway.pace import Debts, Pace
 from ssh_gateway.routes import session_key
-from ssh_gateway.stdio import serve_lines
+from ssh_gateway.stdio import UselessLines, serve_lines
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +45,12 @@ SESSION_HINT = "The session is that of the user name of the SSH login; another n
 class GatewaySettings:
     """`large_messages` may arrive at the same time, the others wait. `first_message_seconds` is how long a
     session may be open before its first message: what speaks something else than MCP, such as scp of old,
-    would wait for us as we for it."""
+    would wait for us as we for it. `pace` is what the clients' input may cost."""
 
     max_line_bytes: int = 4 * 1024 * 1024
     large_messages: int = 16
     first_message_seconds: float = 60.0
+    pace: Pace = Pace()  # noqa: RUF009 - a frozen value
 
 
 class Gateway:
@@ -79,6 +81,8 @@ class Gateway:
             authorizer,
             limits,
             audit,
+            settings.pace,
+            Debts(settings.pace, time.monotonic),
             settings.max_line_bytes,
             asyncio.Semaphore(settings.large_messages),
             self._start_session,
@@ -219,7 +223,7 @@ class Gateway:
             with self._hold(key):
                 await _unless_closed(channel, serve_lines(server, channel))
             status = 0
-        except UnusableLine as error:
+        except (UnusableLine, UselessLines) as error:
             connection.record(Event.REFUSED_REQUEST, str(error))
             channel.write_note(f"cli-mcp: {error}\n")
         except ConnectionClosed:

@@ -17,7 +17,17 @@ from pydantic import ValidationError
 MAX_REQUESTS = 8
 """That a connection may have running: a shell takes them one by one, and their answers may have to wait."""
 
+MAX_USELESS_LINES = 64
+"""That are no message or have a request's id that is taken, in a row. Each is answered."""
+
 _CANCELLED = "notifications/cancelled"
+
+
+class UselessLines(Exception):
+    """What the client says is not MCP; nobody is going to read the answers either."""
+
+    def __init__(self) -> None:
+        super().__init__(f"{MAX_USELESS_LINES} lines in a row were no message, or had an id that is taken")
 
 
 class Lines(Protocol):
@@ -35,7 +45,8 @@ class Lines(Protocol):
 async def serve_lines(server: Server[Any], lines: Lines) -> None:
     """Serve until the client has nothing more to say and has the answers to all that it asked for.
 
-    What reading and writing raise comes out as it is; requests that run then are cancelled.
+    What reading and writing raise comes out as it is; requests that run then are cancelled. Raises
+    UselessLines.
     """
     # Without buffers: whoever has an answer waits until the client has taken the one before.
     to_server, from_client = anyio.create_memory_object_stream[SessionMessage | Exception]()
@@ -43,10 +54,14 @@ async def serve_lines(server: Server[Any], lines: Lines) -> None:
     requests = _OpenRequests()
 
     async def receive() -> None:
+        useless = 0
         async with to_server:
             while (line := await lines.read_line()) is not None:
                 if line.strip():
-                    await _hand_over(line, lines, requests, to_server)
+                    handed_over = await _hand_over(line, lines, requests, to_server)
+                    useless = 0 if handed_over else useless + 1
+                if useless > MAX_USELESS_LINES:
+                    raise UselessLines
             await requests.fewer_than(1)
 
     async def send() -> None:
@@ -96,22 +111,24 @@ async def _hand_over(
     lines: Lines,
     requests: _OpenRequests,
     to_server: MemoryObjectSendStream[SessionMessage | Exception],
-) -> None:
-    """Give the server one message; what is none is answered here, as JSON-RPC 2.0 section 5.1 asks."""
+) -> bool:
+    """Give the server one message; what is none is answered here, as JSON-RPC 2.0 section 5.1 asks. Says
+    which of the two it was."""
     try:
         message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValidationError as error:
         await lines.write_line(_no_message(error))
-        return
+        return False
     if isinstance(message, types.JSONRPCRequest):
         if message.id in requests:
             await lines.write_line(_error(types.INVALID_REQUEST, "A request with this id is running."))
-            return
+            return False
         await requests.fewer_than(MAX_REQUESTS)
         requests.add(message.id)
     await to_server.send(SessionMessage(message))
     if isinstance(message, types.JSONRPCNotification) and message.method == _CANCELLED:
         requests.forget((message.params or {}).get("requestId"))  # it will have no answer
+    return True
 
 
 def _no_message(error: ValidationError) -> bytes:
