@@ -162,6 +162,10 @@ class StdioChannel(asyncssh.SSHServerSession[bytes]):
             raise ConnectionClosed
         self._channel.write(data)
 
+    def charge(self, seconds: float) -> None:
+        """Count what was done for this client towards what it may take."""
+        self._debt.charge(seconds)
+
     def write_note(self, text: str) -> None:
         """Something for a person, on the client's standard error."""
         if self._channel is not None and not self._channel.is_closing():

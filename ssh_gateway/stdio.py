@@ -14,12 +14,22 @@ from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
+from cli_mcp.strict_json import STRUCTURE_LIMIT_BYTES, is_overstructured
+
 MAX_REQUESTS = 8
 """That a connection may have running: a shell takes them one by one, and their answers may have to wait."""
 
 MAX_USELESS_LINES = 64
 """That are no message or have a request's id that is taken, in a row. Each is answered."""
 
+# Of the processor, measured: a message that the SDK answers by itself. A call of a tool waits for its shell.
+_MESSAGE_SECONDS = 0.0005
+
+_OVERSTRUCTURED = (
+    f"This message has more than {STRUCTURE_LIMIT_BYTES >> 10} KiB of JSON outside of strings: numbers, keys, "
+    "brackets. Send long content as one string."
+)
+_CALL = "tools/call"
 _CANCELLED = "notifications/cancelled"
 
 
@@ -39,6 +49,10 @@ class Lines(Protocol):
 
     async def write_line(self, line: bytes) -> None:
         """Return once the client has room for `line`."""
+        ...
+
+    def charge(self, seconds: float) -> None:
+        """Count this much of the processor's time towards what the client may take."""
         ...
 
 
@@ -70,6 +84,8 @@ async def serve_lines(server: Server[Any], lines: Lines) -> None:
             await lines.write_line(message.model_dump_json(by_alias=True, exclude_unset=True).encode())
             if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
                 requests.forget(message.id)
+            if isinstance(message, types.JSONRPCError):
+                lines.charge(_MESSAGE_SECONDS)
 
     serving = server.run(from_client, from_server, server.create_initialization_options())
     tasks = [asyncio.create_task(part) for part in (receive(), send(), serving)]
@@ -114,11 +130,16 @@ async def _hand_over(
 ) -> bool:
     """Give the server one message; what is none is answered here, as JSON-RPC 2.0 section 5.1 asks. Says
     which of the two it was."""
+    if is_overstructured(line):
+        await lines.write_line(_error(types.INVALID_REQUEST, _OVERSTRUCTURED))
+        return False
     try:
         message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValidationError as error:
         await lines.write_line(_no_message(error))
         return False
+    if getattr(message, "method", None) != _CALL:
+        lines.charge(_MESSAGE_SECONDS)
     if isinstance(message, types.JSONRPCRequest):
         if message.id in requests:
             await lines.write_line(_error(types.INVALID_REQUEST, "A request with this id is running."))

@@ -1,6 +1,6 @@
 """An SSH gateway in front of a backend without sandboxes: `python -m tests.attack.ssh_door DIR`.
 
-It prints a line of JSON, its port and its host key as known_hosts(5) has it, and ends with its standard input.
+It prints a line of JSON, port and host key as known_hosts(5) has it, and ends with its standard input.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Clients of the SSH gateway that do their worst: `python -m tests.attack.ssh_floods NAME PORT KEY COUNT TIME`.
+"""Clients of the SSH gateway that do their worst: `python -m tests.attack.ssh_floods NAME PORT KEY COUNT S`.
 
 Each of COUNT attackers is a user with an address of its own, and comes back as soon as it was hung up on.
 """

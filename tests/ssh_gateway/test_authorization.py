@@ -10,6 +10,7 @@ import pytest
 from cli_mcp.api.instance import Ssh
 from hooks.ssh import routes_json
 from ssh_gateway.authorization import UNKNOWN_KEY, UNKNOWN_USER, Authorizer, Refused, routes_in
+from ssh_gateway.authorized_keys import AuthorizedKeys
 from tests.ssh_gateway.harness import KEY, OTHER_KEY, ROUTES, SECRET, public
 
 HERE = ipaddress.ip_address("127.0.0.1")
@@ -72,3 +73,25 @@ def test_lines_that_let_nobody_in_are_reported_once_and_again_when_they_change(
     (files / SECRET / "authorized_keys").write_text(f"pty {public(KEY)}\n")
     authorizer.judge("alice", KEY.public_data, HERE)
     assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize("username", ["alice", "root", "agent-1", "agent-", ""])
+def test_keys_are_looked_for_whether_or_not_there_is_such_a_user(
+    authorizer: Authorizer, files: Path, username: str
+) -> None:
+    """The time must not tell user names: a file that takes long takes long for everybody."""
+    asked: list[str] = []
+    looked = authorizer._keys_of
+
+    def keys_of(secret: str) -> AuthorizedKeys:
+        asked.append(secret)
+        return looked(secret)
+
+    authorizer._keys_of = keys_of  # type: ignore[method-assign]
+    assert authorizer.judge(username, OTHER_KEY.public_data, HERE) is not None
+    assert asked == [SECRET]
+
+
+def test_the_keys_of_a_stand_in_let_nobody_in(authorizer: Authorizer) -> None:
+    for number in range(20):
+        assert authorizer.judge(f"Nobody{number}", KEY.public_data, HERE) == Refused(UNKNOWN_USER)

@@ -2,17 +2,24 @@
 
 import asyncio
 import contextlib
+import time
 from pathlib import Path
 from typing import Any
 
 import asyncssh
 import pytest
-from asyncssh.constants import OPEN_ADMINISTRATIVELY_PROHIBITED
+from asyncssh.constants import MSG_IGNORE, MSG_USERAUTH_REQUEST, OPEN_ADMINISTRATIVELY_PROHIBITED
+from asyncssh.packet import Boolean, String
 
 from ssh_gateway.admission import Limits
 from ssh_gateway.audit import Event
 from ssh_gateway.authorization import UNKNOWN_KEY, UNKNOWN_USER
-from ssh_gateway.connection import MAX_BYTES_BEFORE_SESSION, MAX_REFUSED_REQUESTS
+from ssh_gateway.connection import (
+    KEY_EXCHANGES_PER_MINUTE,
+    MAX_AUTHENTICATION_REQUESTS,
+    MAX_BYTES_BEFORE_SESSION,
+    MAX_REFUSED_REQUESTS,
+)
 from ssh_gateway.routes import session_key
 from tests.mcp_server.fake_backend import eventually
 from tests.ssh_gateway.harness import KEY, OTHER_KEY, public, running_gateway
@@ -270,6 +277,93 @@ async def test_who_sends_a_lot_before_a_session_is_cut(tmp_path: Path, logged_in
                 await reader.read()
             writer.close()
         await eventually(lambda: gateway.gateway.connection_count == 0)
+
+
+async def test_input_is_taken_in_turns_between_which_others_are_served(tmp_path: Path) -> None:
+    """The longest that the event loop was held up by a client that sends 256 KiB of the smallest packets."""
+    async with running_gateway(tmp_path) as gateway, gateway.client() as client:
+        await client.initialize()
+        (served,) = gateway.gateway._connections
+        assert served._tcp is not None
+        client.connection._send = (sent := []).append  # type: ignore[method-assign]
+        for _ in range(4000):
+            client.connection.send_packet(MSG_IGNORE, String(b""))
+        begun = time.thread_time()
+        served.data_received(b"".join(sent))
+        longest = time.thread_time() - begun
+        assert served._input, "all of it was taken at once"
+        assert not served._tcp.is_reading()
+        await eventually(lambda: not served._input)
+    assert longest < 0.03
+
+
+async def never_ends_a_key_exchange(connection: asyncssh.SSHClientConnection) -> None:
+    for _ in range(KEY_EXCHANGES_PER_MINUTE + 2):
+        connection._send_kexinit()
+        connection._kexinit_sent = True
+        async with asyncio.timeout(10):
+            while not connection._kex_complete and not connection.is_closed():
+                await asyncio.sleep(0.01)
+
+
+async def takes_one_byte_at_a_time(connection: asyncssh.SSHClientConnection) -> None:
+    await connection.create_process(max_pktsize=1)
+
+
+async def asks_for_proofs_of_host_keys(connection: asyncssh.SSHClientConnection) -> None:
+    for _ in range(MAX_REFUSED_REQUESTS + 2):
+        await connection._make_global_request(b"hostkeys-prove-00@openssh.com")
+
+
+@pytest.mark.parametrize(
+    ("misbehave", "reason"),
+    [
+        (never_ends_a_key_exchange, "it asked for too many key exchanges"),
+        (takes_one_byte_at_a_time, "it takes packets of 1 bytes, at least 4096 are needed"),
+        (asks_for_proofs_of_host_keys, "it asked again and again for what nobody gets"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+async def test_what_makes_the_gateway_work_for_nothing_ends_the_connection(
+    tmp_path: Path, misbehave: Any, reason: str
+) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        connection = await gateway.connect()
+        with contextlib.suppress(asyncssh.Error, ConnectionError):
+            await misbehave(connection)
+        async with asyncio.timeout(10):
+            await connection.wait_closed()
+        assert gateway.reasons(Event.REFUSED_CONNECTION) == [reason]
+
+
+@pytest.mark.parametrize("method", ["none", "password", "publickey"])
+async def test_requests_to_log_in_are_counted_by_whatever_method(tmp_path: Path, method: str) -> None:
+    """Also for a key that may log in, of which only a signature would be an attempt."""
+    more = {"publickey": Boolean(False) + String(b"ssh-ed25519") + String(KEY.public_data)}.get(method, b"")
+    request = String(b"alice") + String(b"ssh-connection") + String(method.encode()) + more
+
+    class Client(asyncssh.SSHClient):
+        def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+            self.connection = conn
+
+        def public_key_auth_requested(self) -> None:
+            for _ in range(2 * MAX_AUTHENTICATION_REQUESTS):
+                self.connection.send_packet(MSG_USERAUTH_REQUEST, request)
+
+    async with running_gateway(tmp_path) as gateway:
+        with pytest.raises(asyncssh.Error):
+            await gateway.connect("alice", [], client_factory=Client)
+        await eventually(lambda: gateway.gateway.connection_count == 0)
+        assert not gateway.reasons(Event.LOGIN)
+
+
+async def test_a_refusal_takes_as_long_for_a_user_as_for_nobody(tmp_path: Path) -> None:
+    """It comes at a set time after the question; test_authorization.py says what is done until then."""
+    async with running_gateway(tmp_path, limits=Limits(refusal_seconds=0.3)) as gateway:
+        for username in ("alice", "nobody"):
+            begun = time.monotonic()
+            assert not await gateway.can_log_in(username, [OTHER_KEY])
+            assert time.monotonic() - begun >= 0.3
 
 
 async def test_the_algorithms_are_modern_and_nothing_is_compressed(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The gateway as a whole: sessions, limits, clients that do not read or do not end, and shutting down."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from mcp_server.backend import SessionKey
 from ssh_gateway.admission import Limits
 from ssh_gateway.audit import Event
 from ssh_gateway.gateway import GatewaySettings
+from ssh_gateway.pace import Pace
 from ssh_gateway.routes import session_key
 from ssh_gateway.stdio import MAX_REQUESTS
 from tests.mcp_server.fake_backend import FakeBackend, eventually, outcome
@@ -254,3 +256,56 @@ async def test_failed_logins_leave_the_sessions_usable(tmp_path: Path) -> None:
                 assert (await client.run("echo"))["isError"] is False
         await attack
         assert gateway.reasons(Event.REFUSED_LOGIN)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (b"\n" * 65_537, "there were 64 KiB of blank lines instead of a message"),
+        (b" \t\r\n" * 20_000, "there were 64 KiB of blank lines instead of a message"),
+        (b"x\n" * 65, "64 lines in a row were no message, or had an id that is taken"),
+        (b'{"jsonrpc":"1"}\n' * 65, "64 lines in a row were no message, or had an id that is taken"),
+    ],
+)
+async def test_who_says_nothing_at_length_is_hung_up_on(tmp_path: Path, said: bytes, reason: str) -> None:
+    async with running_gateway(tmp_path) as gateway, gateway.client() as client:
+        client.process.stdin.write(said)
+        assert await client.exit_status() == 1
+        assert gateway.reasons(Event.REFUSED_REQUEST) == [reason]
+
+
+async def test_a_few_blank_and_wrong_lines_between_messages_do_no_harm(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway, gateway.client() as client:
+        await client.initialize()
+        for _ in range(70):
+            client.process.stdin.write(b"\n" * 1000 + b"x\n" + b"\n" * 1000)
+            assert (await client.read())["error"]["code"] == -32700
+            client.request("ping")
+            assert (await client.read())["result"] == {}
+
+
+async def test_a_message_of_many_values_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway, gateway.client() as client:
+        await client.initialize()
+        client.process.stdin.write(b"[" + b"0," * 100_000 + b"0]\n")
+        assert "outside of strings" in (await client.read())["error"]["message"]
+
+
+async def test_whoever_sends_much_waits_and_nobody_else_does(tmp_path: Path) -> None:
+    settings = GatewaySettings(pace=Pace(burst_seconds=0.01, share=0.01))
+    async with (
+        running_gateway(tmp_path, settings=settings) as gateway,
+        gateway.client("alice") as flooder,
+        gateway.client("agent-1") as other,
+    ):
+        await flooder.initialize()
+        await other.initialize()
+        begun = time.monotonic()
+        for _ in range(30):
+            flooder.request("ping")
+        for _ in range(5):
+            await other.run("true")
+        took = time.monotonic() - begun
+        for _ in range(30):
+            await flooder.read()
+        assert time.monotonic() - begun > 2 * took

@@ -45,6 +45,7 @@ class FakeLines:
     to_server: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
     from_server: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
     reads: asyncio.Event = field(default_factory=asyncio.Event)
+    charged_seconds: float = 0
 
     async def read_line(self) -> bytes | None:
         return await self.to_server.get()
@@ -52,6 +53,9 @@ class FakeLines:
     async def write_line(self, line: bytes) -> None:
         await self.reads.wait()
         self.from_server.put_nowait(line)
+
+    def charge(self, seconds: float) -> None:
+        self.charged_seconds += seconds
 
     def send(self, message: dict[str, Any]) -> None:
         self.to_server.put_nowait(json.dumps({"jsonrpc": "2.0", **message}).encode())
