@@ -26,8 +26,8 @@ MAX_USELESS_LINES = 64
 _MESSAGE_SECONDS = 0.0005
 
 _OVERSTRUCTURED = (
-    f"This message has more than {STRUCTURE_LIMIT_BYTES >> 10} KiB of JSON outside of strings: numbers, keys, "
-    "brackets. Send long content as one string."
+    f"This message has more than {STRUCTURE_LIMIT_BYTES >> 10} KiB of JSON outside of strings: numbers, "
+    "keys, brackets. Send long content as one string."
 )
 _CALL = "tools/call"
 _CANCELLED = "notifications/cancelled"

@@ -285,7 +285,8 @@ async def test_input_is_taken_in_turns_between_which_others_are_served(tmp_path:
         await client.initialize()
         (served,) = gateway.gateway._connections
         assert served._tcp is not None
-        client.connection._send = (sent := []).append  # type: ignore[method-assign]
+        sent: list[bytes] = []
+        client.connection._send = sent.append  # type: ignore[assignment,method-assign]
         for _ in range(4000):
             client.connection.send_packet(MSG_IGNORE, String(b""))
         begun = time.thread_time()
