@@ -11,7 +11,7 @@ from cli_mcp import names
 from cli_mcp.api import pod as pod_api
 from cli_mcp.api.instance import DEFAULT_WORKSPACE_SIZE
 from cli_mcp.api.model import ApiModel
-from cli_mcp.sandbox_environment import OPERATOR_OWNED_ENV, sandbox_environment
+from cli_mcp.sandbox_environment import HOSTNAME, OPERATOR_OWNED_ENV, sandbox_environment
 from hooks.canonical import canonical_quantity, canonical_tolerations
 from hooks.children import Inputs, Values, common_values, identity_values, persistent, resources
 from hooks.templates import render
@@ -78,11 +78,16 @@ def _workspace_claim(inputs: Inputs) -> Manifest:
 
 
 def _sandbox_values(inputs: Inputs) -> Values:
-    sandbox, settings = inputs.spec.sandbox, inputs.settings
+    sandbox, settings, proxy = inputs.spec.sandbox, inputs.settings, inputs.spec.proxy
+    kubernetes = proxy is not None and proxy.kubernetes_target is not None
     return {
         "cluster_dns": sandbox.dns == "cluster",
         "proxy_ip": inputs.proxy_address if sandbox.dns == "none" else "",
-        "operator_env": sandbox_environment(f"http://{inputs.parent.names.proxy}:{names.PROXY_PORT}"),
+        "hostname": HOSTNAME,
+        "kubernetes": kubernetes,
+        "operator_env": sandbox_environment(
+            f"http://{inputs.parent.names.proxy}:{names.PROXY_PORT}", kubernetes=kubernetes
+        ),
         "runtime_class": sandbox.runtime_class_name or "",
         "node_selector": dict(sandbox.node_selector),
         "tolerations": canonical_tolerations([_plain(toleration) for toleration in sandbox.tolerations]),

@@ -10,17 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cli_mcp.sandbox_environment import HOSTNAME
+
 SANDBOX_UID = SANDBOX_GID = 1000
 USER_NAME = "sandbox"
 WORKSPACE_INSIDE = "/workspace"
 EXCHANGE_INSIDE = "/run/cli-mcp"
 _TMP_INSIDE, _VAR_TMP_INSIDE, _SHM_INSIDE = "/tmp", "/var/tmp", "/dev/shm"  # noqa: S108 - in the sandbox
 # Before and after the instance's own variables.
-DEFAULT_ENVIRONMENT = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "LANG": "C.UTF-8",
-    "TERM": "dumb",
-}
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 FIXED_ENVIRONMENT = {
     "USER": USER_NAME,
     "LOGNAME": USER_NAME,
@@ -36,7 +34,7 @@ ACCOUNT_FILES = {
     ),
     "/etc/group": f"root:x:0:\n{USER_NAME}:x:{SANDBOX_GID}:\nnogroup:x:65534:\n",
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\nservices: files\nprotocols: files\n",
-    "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "/etc/hosts": f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost {HOSTNAME}\n",
 }
 
 # Host directories below / that are part of the system; a link to /usr where the host has merged them.
@@ -134,7 +132,7 @@ def options(view: View, system: SystemFiles, *, info_fd: int, block_fd: int, sec
     return [
         # --unshare-all only tries to get a user namespace; asked for by name it is a condition.
         *("--unshare-all", "--unshare-user", "--unshare-cgroup", "--disable-userns"),
-        *("--uid", str(SANDBOX_UID), "--gid", str(SANDBOX_GID), "--hostname", "sandbox"),
+        *("--uid", str(SANDBOX_UID), "--gid", str(SANDBOX_GID), "--hostname", HOSTNAME),
         *("--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"),
         *_system(system),
         *("--proc", "/proc"),

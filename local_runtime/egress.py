@@ -143,14 +143,17 @@ class Egress:
         self._use(read_reach(instance, files))
         authority = _authority(state.proxy_ca, instance.metadata.name)
         certificate = state.write_system_file(CERTIFICATE_FILE, (authority / CERTIFICATE_FILE).read_text())
+        # The directory, so that a kubeconfig that replaces another is seen in running sandboxes too.
+        config = {str(Path(KUBECONFIG_PATH).parent): self._config} if self.reach.kubeconfig else {}
         self.read_only = {
-            # The directory, so that a kubeconfig that replaces another is seen in running sandboxes too.
-            str(Path(KUBECONFIG_PATH).parent): self._config,
+            **config,
             CA_PATH: certificate,
             **{path: certificate for path in _SYSTEM_BUNDLES if Path(path).is_file()},
         }
         """Files and directories of the sandbox, as its path and the path here."""
-        self.environment = sandbox_environment(_PROXY_URL, hosts=self.reach.hosts())
+        self.environment = sandbox_environment(
+            _PROXY_URL, hosts=self.reach.hosts(), kubernetes=self.reach.kubeconfig is not None
+        )
         try:
             self._proxy = CredentialProxy(
                 load_routing=self._load_routing,
@@ -192,12 +195,13 @@ class Egress:
 
     def _use(self, reach: Reach) -> None:
         """Show the sandboxes these contexts. Raises OSError."""
-        kubeconfig = reach.kubeconfig or Kubeconfig((), (), None)
-        self._state.write_system_file(
-            f"{self._config.name}/{KUBECONFIG_KEY}", dummy_kubeconfig(kubeconfig, CA_PATH, _PROXY_URL)
-        )
         self.reach = reach
-        for entry in kubeconfig.refused:
+        if reach.kubeconfig is None:
+            return
+        self._state.write_system_file(
+            f"{self._config.name}/{KUBECONFIG_KEY}", dummy_kubeconfig(reach.kubeconfig, CA_PATH, _PROXY_URL)
+        )
+        for entry in reach.kubeconfig.refused:
             log.warning("the proxy does not serve this entry of the kubeconfig: %s", entry)
 
     def _watched(self) -> Sequence[Path]:

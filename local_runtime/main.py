@@ -28,6 +28,7 @@ from cli_mcp.program import (
     keep_out_of_garbage_collection,
     stop_events,
 )
+from cli_mcp.sandbox_environment import SYSTEM_FILES, with_defaults
 from cli_mcp.state_dir import own_state_directory
 from local_runtime import bubblewrap, cgroups, probe, screen
 from local_runtime.audit_file import AuditFile
@@ -334,9 +335,9 @@ def _settings(
         system=system,
         read_only={
             inside: state.write_system_file(Path(inside).name, text)
-            for inside, text in bubblewrap.ACCOUNT_FILES.items()
+            for inside, text in {**bubblewrap.ACCOUNT_FILES, **SYSTEM_FILES}.items()
         },
-        environment={**bubblewrap.DEFAULT_ENVIRONMENT, **environment},
+        environment=with_defaults({"PATH": bubblewrap.DEFAULT_PATH, **environment}),
         seccomp=seccomp.filter_program(),
         limits=resource_limits(instance),
         workspace_bytes=instance.spec.sandbox.limits.ephemeral_storage_bytes,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cli_mcp.execution import SandboxUnavailable
+from cli_mcp.sandbox_environment import with_defaults
 from sandbox_agent import pid_one
 from sandbox_agent.launch import DirectLauncher, Launched
 from sandbox_agent.memory import MemoryKills
@@ -67,8 +68,10 @@ class PodLauncher(DirectLauncher):
 
 
 def shell_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What processes of the sandbox get of the container's environment."""
-    return {name: value for name, value in environment.items() if not name.startswith(OWN_VARIABLES)}
+    """What processes of the sandbox get: the container's environment but the agent's own, and defaults."""
+    return with_defaults(
+        {name: value for name, value in environment.items() if not name.startswith(OWN_VARIABLES)}
+    )
 
 
 def _make_nicer(pid: int) -> None:
