@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 
 from cli_mcp.api.endpoint import DEFAULT_PORT, Endpoint
-from cred_proxy.headers import Fields, request_fields, tokens, values_of
+from cred_proxy.headers import Fields, refused_fields, request_fields, tokens, values_of
 from cred_proxy.kubernetes_path import judge_path
 from cred_proxy.refusal import Reason, Refusal
 from cred_proxy.routes import KubernetesRoute, Route
@@ -64,6 +64,9 @@ def judge_request(head: RequestHead, route: Route) -> Forward | Refusal:
         if isinstance(judged, Refusal):
             return judged
         path = judged
+    refused = refused_fields(head.fields, route)
+    if refused is not None:
+        return refused
     sent: Fields = [("Host", host_field(route.endpoint)), *request_fields(head.fields, route)]
     length = values_of(head.fields, "content-length")
     if length:

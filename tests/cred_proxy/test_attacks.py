@@ -301,9 +301,8 @@ async def test_whatever_credential_a_client_sends_the_origin_sees_the_injected_o
         "Proxy-Authorization: Bearer stolen",
         "X-Api-Key: stolen",
         "Cookie: session=stolen",
-        "Impersonate-User: system:admin",
-        "Impersonate-Group: system:masters",
-        "X-Remote-User: system:admin",
+        "X-Original-URL: /api/v1/nodes/n/proxy/run",
+        "X-SSL-Client-Cert: stolen",
         "Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.c3RvbGVu",
         "Connection: Authorization, Host, keep-alive",
     ]
@@ -315,6 +314,28 @@ async def test_whatever_credential_a_client_sends_the_origin_sees_the_injected_o
         ("Accept", "*/*"),
         ("Authorization", f"Bearer {TOKEN}"),
     ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Impersonate-User: nobody",
+        "impersonate_group: system:masters",
+        "X-Remote-User: system:admin",
+        "X-HTTP-Method-Override: DELETE",
+        "Impersonate-User: nobody\r\nConnection: Impersonate-User",
+    ],
+)
+async def test_what_would_be_answered_as_another_question_never_leaves(
+    harness: Harness, kubernetes: Origin, line: str
+) -> None:
+    raw = f"POST /api HTTP/1.1\r\nHost: {kubernetes.endpoint}\r\nContent-Length: 2\r\n{line}\r\n\r\n{{}}"
+    async with await harness.tunnel(kubernetes.endpoint) as client:
+        response = await client.request(raw.encode())
+    assert response.status == 403
+    assert "not available from a sandbox" in response.body.decode() or "method" in response.body.decode()
+    assert kubernetes.connections == 0
+    assert [record.reason for record in harness.audit] == ["field-not-allowed"]
 
 
 async def test_a_tunnel_to_one_route_never_carries_the_credential_of_another(

@@ -27,7 +27,7 @@ async def test_a_request_reaches_an_allowlisted_origin_as_the_client_sent_it(
     harness: Harness, origin: Origin
 ) -> None:
     target = "/a%2Fb/../c;d//e\\f?q=%20&q=+%00&r"
-    lines = ['Cookie: a="b c"; =d; e', "X-Twice: 1", "x-TWICE: 2", "X-Text: gr\u00fcn", "X-Empty:"]
+    lines = ['X-Quoted: a="b c"; =d; e', "X-Twice: 1", "x-TWICE: 2", "X-Text: gr\u00fcn", "X-Empty:"]
     async with await harness.tunnel(origin.endpoint) as client:
         await client.request(request_for(origin, "PROPFIND", target, *lines, body=b"<xml/>"))
     (received,) = origin.requests
@@ -35,7 +35,7 @@ async def test_a_request_reaches_an_allowlisted_origin_as_the_client_sent_it(
     assert received.body == b"<xml/>"
     assert received.fields == [
         ("Host", origin.endpoint),
-        ("Cookie", 'a="b c"; =d; e'),
+        ("X-Quoted", 'a="b c"; =d; e'),
         ("X-Twice", "1"),
         ("X-Twice", "2"),
         ("X-Text", "gr\u00fcn".encode().decode("latin-1")),

@@ -19,7 +19,15 @@ STOLEN = "token-that-the-client-made-up"
 URL = f"https://{API}"
 # The first event of a watch takes a few milliseconds here; this is for the busiest machine.
 FIRST_EVENT_SECONDS = 1.0
-IDENTITY_FIELDS = ("cookie", "x-api-key", "proxy-authorization", "x-remote-user", "x-forwarded-for")
+IDENTITY_FIELDS = (
+    "cookie",
+    "x-api-key",
+    "proxy-authorization",
+    "x-remote-",
+    "x-forwarded-",
+    "x-ssl-",
+    "x-auth-",
+)
 
 
 @pytest.fixture(scope="module", params=USERS)
@@ -133,7 +141,6 @@ def smuggled_kubeconfig(kube: World) -> str:
     "options",
     [
         f"--token={STOLEN}",
-        "--as=system:admin --as-group=system:masters --as-uid=1",
         f"--username=admin --password={STOLEN}",
         "--insecure-skip-tls-verify",
         "--kubeconfig=smuggled",
@@ -160,9 +167,7 @@ def test_an_identity_of_its_own_takes_kubectl_nowhere_else(kubectl: World, optio
         f"-k -u admin:{STOLEN}",
         "--cacert $SSL_CERT_FILE --capath /etc/ssl/certs",
         f"-H 'X-Api-Key: {STOLEN}' -b 'session={STOLEN}'",
-        "-H 'Impersonate-User: system:admin' -H 'Impersonate-Group: system:masters'",
-        "-H 'impersonate_user: system:admin' -H 'Impersonate-Extra-scopes: all'",
-        "-H 'X-Remote-User: admin' -H 'X-Remote-Group: system:masters' -H 'X-Forwarded-For: 10.0.0.1'",
+        "-H 'X-SSL-Client-Cert: x' -H 'X-Auth-Request-User: admin' -H 'X-Forwarded-For: 10.0.0.1'",
         f"--proxy-header 'Authorization: Bearer {STOLEN}' --proxy-user a:{STOLEN}",
         f"-H 'Authorization: Bearer {DUMMY_TOKEN}'",
     ],
@@ -171,6 +176,24 @@ def test_the_api_server_sees_no_identity_that_curl_claims(kube: World, options: 
     answer = kube.server.call("curl", f"curl -sS -w ' %{{http_code}}' {options} {URL}/api/v1/namespaces")
     assert answer.stdout.endswith(" 200"), answer.text
     assert len(kube.api.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "kubectl --as=system:admin get pods",
+        "kubectl --as=system:admin --as-group=system:masters --as-uid=1 get pods",
+        "kubectl auth can-i get pods --as=nobody",
+        f"curl -sS -H 'Impersonate-User: system:admin' {URL}/api/v1/namespaces",
+        f"curl -sS -H 'impersonate_user: system:admin' -H 'Impersonate-Extra-scopes: all' {URL}/api",
+        f"curl -sS -H 'X-Remote-User: admin' -H 'X-Remote-Group: system:masters' {URL}/api/v1/namespaces",
+    ],
+)
+def test_to_ask_as_somebody_else_is_refused_readably(kubectl: World, command: str) -> None:
+    answer = kubectl.server.call(SESSION, command)
+    assert "not available from a sandbox" in answer.text, answer.text
+    assert "yes" not in answer.stdout
+    assert kubectl.api.requests == []
 
 
 def test_a_token_in_a_websocket_protocol_does_not_reach_the_api_server(kube: World) -> None:
