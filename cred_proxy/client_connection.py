@@ -107,6 +107,7 @@ class ConnectProtocol(asyncio.Protocol):
                 admission.client,
                 target,
                 getattr(error, "reason", None) or type(error).__name__,
+                extra={"client": admission.client},
             )
             core.record_connect(admission.client, str(target), Reason.TLS_FAILED, 200)
             self._transport.abort()
@@ -242,7 +243,12 @@ class ClientConnection(RequestHandler):
         # That a body is malformed is on record by now; aiohttp only wanted to see it end.
         if isinstance(error, BaseException) and not isinstance(error, RequestPayloadError):
             frames = "".join(traceback.format_tb(error.__traceback__))
-            _log.error("%s while handling a request\n%s", type(error).__name__, frames)
+            _log.error(
+                "%s while handling a request\n%s",
+                type(error).__name__,
+                frames,
+                extra={"client": self.admission.client},
+            )
 
     def handle_error(
         self,

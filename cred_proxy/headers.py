@@ -140,11 +140,9 @@ def refused_fields(fields: Fields, route: Route) -> Refusal | None:
     if not isinstance(route, KubernetesRoute):
         return None
     for name, _ in fields:
-        if name.lower() in KUBERNETES_PASSED:
-            continue
-        for refused in KUBERNETES_REFUSED:
-            if refused.include(_hyphenated(name)):
-                return Refusal(Reason.FIELD_NOT_ALLOWED, refused.why)
+        why = _refusal_of(name) if len(name) <= _MAX_CACHED_CHARACTERS else _refusal_of.__wrapped__(name)
+        if why is not None:
+            return Refusal(Reason.FIELD_NOT_ALLOWED, why)
     return None
 
 
@@ -183,8 +181,14 @@ def _hyphenated(name: str) -> str:
 
 def is_credential(name: str) -> bool:
     """Whether a field of this name is dropped from requests to a host of an allowlist."""
-    # The same few names come again and again; long ones must not fill the cache.
     return _judge_name(name) if len(name) <= _MAX_CACHED_CHARACTERS else _judge_name.__wrapped__(name)
+
+
+# The same few names come again and again; long ones must not fill the caches.
+@lru_cache(maxsize=1024)
+def _refusal_of(name: str) -> str | None:
+    name = _hyphenated(name)
+    return next((refused.why for refused in KUBERNETES_REFUSED if refused.include(name)), None)
 
 
 @lru_cache(maxsize=1024)

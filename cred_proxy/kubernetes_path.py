@@ -9,6 +9,7 @@ Only its position makes a word a subresource: a namespace called `proxy` is none
 """
 
 import re
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from cred_proxy.refusal import Reason, Refusal
@@ -44,25 +45,51 @@ def judge_path(raw: str, server_path: str) -> str | Refusal:
     return quote(path, safe=_UNQUOTED)
 
 
-def _denied_subresource(path: str) -> str | None:
-    """What the path would open, when that is denied. Case is ignored: the API server does not know
-    `EXEC`, and what stands in front of it may not be as strict."""
+class ObjectPath(NamedTuple):
+    """A path below /api or /apis as the API server reads it, in lower case. What is missing of one that ends
+    early is empty. `verb` is `watch` or `proxy`, with which paths of the older form begin."""
+
+    group: str
+    verb: str = ""
+    namespace: str = ""
+    resource: str = ""
+    name: str = ""
+    subresource: str = ""
+
+
+def read_object_path(path: str) -> ObjectPath | None:
+    """None for what is no object's, such as /version. `path` is decoded and without the server's own.
+
+    Case is ignored: the API server does not know `EXEC`, and what stands in front of it may not be as strict.
+    """
     parts = path.casefold().strip("/").split("/")
     if parts[0] == "api":
-        parts = parts[2:]
+        group, parts = "", parts[2:]
     elif parts[0] == "apis":
-        parts = parts[3:]
+        group, parts = "".join(parts[1:2]), parts[3:]
     else:
         return None
+    verb = namespace = ""
     if parts and parts[0] in _SPECIAL_VERBS:
-        if parts[0] == "proxy":
-            return "proxy"
-        parts = parts[1:]
+        verb, parts = parts[0], parts[1:]
     if len(parts) > 2 and parts[0] == "namespaces" and parts[2] not in _NAMESPACE_SUBRESOURCES:
-        parts = parts[2:]
-    if len(parts) < 3:
+        namespace, parts = parts[1], parts[2:]
+    return ObjectPath(group, verb, namespace, *parts[:3])
+
+
+def resource_of(path: str) -> str | None:
+    """The kind of object that a path is about, as `apps/deployments/scale`; None when it is about none."""
+    read = read_object_path(path)
+    return "/".join((read.group, read.resource, read.subresource)) if read and read.resource else None
+
+
+def _denied_subresource(path: str) -> str | None:
+    """What the path would open, when that is denied."""
+    read = read_object_path(path)
+    if read is None:
         return None
-    resource, _, subresource = parts[:3]
-    if subresource in _TUNNELS:
-        return subresource
-    return "token" if (resource, subresource) == ("serviceaccounts", "token") else None
+    if read.verb == "proxy":
+        return "proxy"
+    if read.subresource in _TUNNELS:
+        return read.subresource
+    return "token" if (read.resource, read.subresource) == ("serviceaccounts", "token") else None

@@ -16,7 +16,9 @@ from aiohttp import web
 
 from cli_mcp.api import endpoint
 from cli_mcp.api.endpoint import Endpoint, InvalidEndpoint
+from cli_mcp.audit_budget import BudgetedLog, lines_to
 from cli_mcp.authority import CERTIFICATE_FILE, KEY_FILE
+from cli_mcp.log_budget import limit_repetitions
 from cli_mcp.mounted import fingerprint
 from cli_mcp.program import keep_out_of_garbage_collection
 from cred_proxy.audit import write_audit_to
@@ -81,6 +83,7 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(
         level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
+    limit_repetitions()
     keep_out_of_garbage_collection()
     try:
         _runner()(_run(options))
@@ -104,10 +107,11 @@ def _runner() -> Callable[[Coroutine[None, None, None]], None]:
 
 async def _run(options: Options) -> None:
     loaded = fingerprint(options.watched)
+    audit_log = BudgetedLog(lines_to(sys.stdout))
     proxy = CredentialProxy(
         load_routing=routing_from_files(options.config, options.kubeconfig),
         load_authorities=authorities_from_directory(options.ca_dir),
-        audit=write_audit_to(sys.stdout),
+        audit=write_audit_to(audit_log),
     )
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -132,6 +136,7 @@ async def _run(options: Options) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.gather(*background)
     await proxy.close(options.drain_seconds)
+    audit_log.close()
     await health.cleanup()
 
 

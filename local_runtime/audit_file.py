@@ -5,9 +5,7 @@ import logging
 import os
 from pathlib import Path
 
-from cred_proxy.audit import AuditRecord, audit_line
-
-MAX_FILE_BYTES = 16 << 20
+MAX_FILE_BYTES = 64 << 20
 
 log = logging.getLogger(__name__)
 
@@ -20,12 +18,8 @@ class AuditFile:
         self._max_bytes = max_bytes
         self._fd = _open(path)
 
-    def write(self, record: AuditRecord) -> None:
-        """A record that cannot be written goes to the server's log, so that none is lost."""
-        self.write_line(audit_line(record))
-
     def write_line(self, line: str) -> None:
-        """The same for a line of ASCII."""
+        """`line` is ASCII. One that cannot be written goes to the server's log, so that none is lost."""
         try:
             if os.fstat(self._fd).st_size > self._max_bytes:
                 self._start_anew()

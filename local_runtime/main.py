@@ -20,6 +20,8 @@ from cli_mcp.api import quantity
 from cli_mcp.api.document import UnreadableYaml, load_instance
 from cli_mcp.api.instance import CliMcpInstance
 from cli_mcp.api.problems import InvalidInstance
+from cli_mcp.audit_budget import BudgetedLog
+from cli_mcp.log_budget import limit_repetitions
 from cli_mcp.program import (
     STOP_SIGNALS,
     CannotStart,
@@ -30,6 +32,7 @@ from cli_mcp.program import (
 )
 from cli_mcp.sandbox_environment import SYSTEM_FILES, with_defaults
 from cli_mcp.state_dir import own_state_directory
+from cred_proxy.audit import write_audit_to
 from local_runtime import bubblewrap, cgroups, probe, screen
 from local_runtime.audit_file import AuditFile
 from local_runtime.cgroups import Cgroups, Limits
@@ -78,6 +81,7 @@ class Arguments:
 def main(arguments: Sequence[str]) -> int:
     """Exit status 0 after a signal, 1 when the server cannot start, 2 for wrong arguments."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.INFO, stream=sys.stderr)
+    limit_repetitions()
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     parsed = parse_arguments(arguments)
     try:
@@ -195,13 +199,15 @@ async def _run(arguments: Arguments, instance: CliMcpInstance) -> None:
     try:
         registry = CollectorRegistry()
         ssh = _local_ssh(arguments, instance, state)
-        audit = AuditFile(state.audit_file)
-        egress = Egress(instance, files, state, audit=audit.write, registry=registry)
+        audit_file = AuditFile(state.audit_file)
+        audit = BudgetedLog(audit_file.write_line)
+        egress = Egress(instance, files, state, audit=write_audit_to(audit), registry=registry)
         try:
             await _serve(arguments, instance, state, egress, environment, registry, ssh, audit)
         finally:
             await egress.close()
             audit.close()
+            audit_file.close()
     finally:
         state.close()
 
@@ -214,7 +220,7 @@ async def _serve(
     environment: dict[str, str],
     registry: CollectorRegistry,
     ssh: "LocalSsh | None",
-    audit: AuditFile,
+    audit: BudgetedLog,
 ) -> None:
     own_uids = os.geteuid() == 0
     probe.check_state(state, own_uids=own_uids)
@@ -250,7 +256,7 @@ async def _serve_sessions(
     sessions: LocalSessions,
     registry: CollectorRegistry,
     ssh: "LocalSsh | None",
-    audit: AuditFile,
+    audit: BudgetedLog,
 ) -> None:
     token, token_file = _token(arguments, state)
     authenticator: Authenticator = NoAuthentication() if token is None else StaticToken(token)

@@ -12,13 +12,13 @@ from pathlib import Path
 from starlette.applications import Starlette
 
 from cli_mcp.api.instance import CliMcpInstance, Ssh
-from local_runtime.audit_file import AuditFile
+from cli_mcp.audit_budget import BudgetedLog
 from local_runtime.sessions import LocalSessions
 from local_runtime.state import StateDirectory
 from mcp_server.app import calls_of, tool_calls_of
 from mcp_server.catalogue import ALL_GROUPS, Offering, offer
 from ssh_gateway.access import ACCESS_FILE, Access, example_username, to_json
-from ssh_gateway.audit import audit_line
+from ssh_gateway.audit import write_audit_to
 from ssh_gateway.authorization import AUTHORIZED_KEYS_FILE, Authorizer
 from ssh_gateway.gateway import SESSION_HINT, Gateway
 from ssh_gateway.host_key import HostKey, HostKeyProblem, load_host_key, load_or_make_host_key
@@ -47,7 +47,7 @@ class LocalSsh:
         self.host_key = _host_key(self.spec, self._secrets_dir, state)
 
     def gateway(
-        self, app: Starlette, sessions: LocalSessions, offering: Callable[[], Offering], audit: AuditFile
+        self, app: Starlette, sessions: LocalSessions, offering: Callable[[], Offering], audit: BudgetedLog
     ) -> Gateway:
         """The gateway for the sessions that `app` serves over HTTP."""
         return Gateway(
@@ -57,7 +57,7 @@ class LocalSsh:
             sessions.hold,
             Authorizer(lambda: self.spec.routes, self._secrets_dir, lambda: datetime.now(UTC)),
             self.host_key,
-            lambda record: audit.write_line(audit_line(record)),
+            write_audit_to(audit),
         )
 
     def publish(self, host: str, port: int) -> Access:

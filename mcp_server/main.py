@@ -16,6 +16,8 @@ from lightkube.config.kubeconfig import SingleConfig
 from prometheus_client import CollectorRegistry
 
 from cli_mcp import names
+from cli_mcp.audit_budget import BudgetedLog, lines_to
+from cli_mcp.log_budget import limit_repetitions
 from cli_mcp.program import (
     allow_all_descriptors,
     cannot_listen,
@@ -26,7 +28,7 @@ from cli_mcp.program import (
 from mcp_server.agents.client import AgentClient
 from mcp_server.agents.signing import CallSigner
 from mcp_server.app import build_app
-from mcp_server.audit import AuditLog
+from mcp_server.audit import write_calls_to
 from mcp_server.authentication import Authenticator
 from mcp_server.cluster.kube_config import kube_config
 from mcp_server.cluster.kubernetes import KubernetesApi, Resource
@@ -76,6 +78,7 @@ class Arguments:
 def main(arguments: Sequence[str]) -> int:
     """Exit status 0 after a signal, 1 when the server cannot start, 2 for wrong arguments."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.INFO, stream=sys.stderr)
+    limit_repetitions()
     # Theirs have a line for each request.
     for name in ("uvicorn", "aiohttp"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -164,7 +167,9 @@ async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
         CallSigner(arguments.session_keys, issuer_of(environment)), on_error=metrics.agent_failed
     )
     certificate = ServerCertificate(arguments.tls_dir) if arguments.tls_dir else None
+    audit_log = BudgetedLog(lines_to(sys.stdout))
     async with AsyncExitStack() as running:
+        running.callback(audit_log.close)
         api = await running.enter_async_context(KubernetesApi.connected(config, metrics.kubernetes_request))
         authenticator = await _authenticator(arguments, config, namespace, metrics, running)
         sessions = PodSessions(
@@ -172,7 +177,7 @@ async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
             agents,
             instance=arguments.instance,
             namespace=namespace,
-            on_call=AuditLog(sys.stdout).write,
+            on_call=write_calls_to(audit_log),
         )
         backend = await running.enter_async_context(sessions.running())
         running.callback(agents.close)

@@ -1,11 +1,14 @@
-"""One line of JSON for every login, every end of one, and every refusal. Never a command or its output."""
+"""One line of JSON for every login, every end of one, and every refusal. Never a command or its output.
 
-import json
+Beyond the budget of whoever causes them a line stands for several: cli_mcp.audit_budget.
+"""
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TextIO
+
+from cli_mcp.audit_budget import AuditEntry, BudgetedLog
 
 # A user name that nobody has may be as long as the protocol allows.
 _MAX_USERNAME_CHARACTERS = 64
@@ -18,6 +21,9 @@ class Event(StrEnum):
     REFUSED_REQUEST = "ssh-refused-request"
     """Of somebody who is logged in: a terminal, forwarding, a subsystem, a second session."""
     REFUSED_CONNECTION = "ssh-refused-connection"
+
+
+_LOGGED_IN = frozenset({Event.LOGIN, Event.LOGOUT, Event.REFUSED_REQUEST})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +44,32 @@ class SshRecord:
 SshAuditSink = Callable[[SshRecord], None]
 
 
-def audit_line(record: SshRecord) -> str:
-    """One line, ASCII, whatever the client called itself."""
+def audit_entry(record: SshRecord) -> AuditEntry:
+    """What is written of a record: one line, ASCII, whatever the client called itself."""
+    username = record.username and record.username[:_MAX_USERNAME_CHARACTERS]
     fields = {
         "event": record.event.value,
         "time": record.time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "client": record.client,
-        "user": record.username and record.username[:_MAX_USERNAME_CHARACTERS],
+        "user": username,
         "session": record.session,
         "key": record.fingerprint,
         "reason": record.reason,
         "count": record.count if record.count > 1 else None,
     }
-    return json.dumps({name: value for name, value in fields.items() if value is not None})
+    return AuditEntry(
+        # Many may share an address; who is logged in is known by the name.
+        client=username if record.event in _LOGGED_IN else record.client,
+        kind=(username, record.reason),
+        detail=record.fingerprint,
+        fields={name: value for name, value in fields.items() if value is not None},
+    )
 
 
-def write_audit_to(stream: TextIO) -> SshAuditSink:
-    """A sink that writes each line to `stream` at once."""
+def audit_line(record: SshRecord) -> str:
+    return audit_entry(record).line
 
-    def write(record: SshRecord) -> None:
-        stream.write(audit_line(record) + "\n")
-        stream.flush()
 
-    return write
+def write_audit_to(log: BudgetedLog) -> SshAuditSink:
+    """A sink that writes each record to `log`, as far as the budget of whoever caused it goes."""
+    return lambda record: log.write(audit_entry(record))

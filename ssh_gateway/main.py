@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cli_mcp.audit_budget import BudgetedLog, lines_to
+from cli_mcp.log_budget import limit_repetitions
 from cli_mcp.names import SSH_PORT
 from cli_mcp.program import (
     allow_all_descriptors,
@@ -21,7 +23,7 @@ from cli_mcp.program import (
 )
 from mcp_server.agents.client import AgentClient
 from mcp_server.agents.signing import CallSigner
-from mcp_server.audit import AuditLog
+from mcp_server.audit import write_calls_to
 from mcp_server.calls import RunningCalls
 from mcp_server.catalogue import ALL_GROUPS, offer
 from mcp_server.cluster.kube_config import kube_config
@@ -59,6 +61,7 @@ class Arguments:
 def main(arguments: Sequence[str]) -> int:
     """Exit status 0 after a signal, 1 when the gateway cannot start, 2 for wrong arguments."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.INFO, stream=sys.stderr)
+    limit_repetitions()
     parsed = parse_arguments(arguments)
     allow_all_descriptors()
     keep_out_of_garbage_collection()
@@ -107,14 +110,16 @@ async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
     config = kube_config(arguments.kubeconfig)
     namespace = namespace_of(arguments.namespace, config, environment)
     agents = AgentClient(CallSigner(arguments.session_keys, issuer_of(environment)))
+    audit_log = BudgetedLog(lines_to(sys.stdout))
     async with AsyncExitStack() as running:
+        running.callback(audit_log.close)
         api = await running.enter_async_context(KubernetesApi.connected(config))
         sessions = PodSessions(
             api,
             agents,
             instance=arguments.instance,
             namespace=namespace,
-            on_call=AuditLog(sys.stdout).write,
+            on_call=write_calls_to(audit_log),
         )
         backend = await running.enter_async_context(sessions.running())
         running.callback(agents.close)
@@ -129,7 +134,7 @@ async def _run(arguments: Arguments, environment: Mapping[str, str]) -> None:
             backend.hold,
             Authorizer(routes_in(arguments.routes), arguments.authorized_keys_dir, lambda: datetime.now(UTC)),
             host_key,
-            write_audit_to(sys.stdout),
+            write_audit_to(audit_log),
         )
         host, port = arguments.listen
         try:

@@ -197,7 +197,11 @@ class AgentClient:
             async with asyncio.timeout(_CANCEL_SECONDS):
                 await self._attempt(cancellation, boot, reading.read_empty, fresh=False)
         except (ConnectFailed, ConnectionBroken, TimeoutError, WrongBoot, ExecutionError):
-            _log.info("pod %s could not be told to interrupt a command", call.agent.pod_uid)
+            _log.info(
+                "pod %s could not be told to interrupt a command",
+                call.agent.pod_uid,
+                extra={"client": call.agent.pod_uid},
+            )
 
     async def _learn_boot(self, agent: AgentAddress) -> str:
         """Raises AgentUnreachable when the agent is not ready soon."""
@@ -243,7 +247,9 @@ class AgentClient:
         except (AgentUnreachable, AgentLost, AgentMisbehaved) as error:
             name = _ERROR_NAMES[type(error)]
             self._on_error(name)
-            _log.warning("the agent of pod %s: %s: %s", agent.pod_uid, name, error)
+            _log.warning(
+                "the agent of pod %s: %s: %s", agent.pod_uid, name, error, extra={"client": agent.pod_uid}
+            )
             raise
 
 

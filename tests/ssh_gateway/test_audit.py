@@ -4,7 +4,10 @@ import io
 import json
 from datetime import UTC, datetime
 
-from ssh_gateway.audit import Event, SshRecord, audit_line, write_audit_to
+import pytest
+
+from cli_mcp.audit_budget import BudgetedLog, lines_to
+from ssh_gateway.audit import Event, SshRecord, audit_entry, audit_line, write_audit_to
 
 WHEN = datetime(2030, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 
@@ -35,5 +38,12 @@ def test_a_user_name_cannot_break_or_fill_the_log() -> None:
 
 def test_the_sink_writes_a_line_at_once() -> None:
     stream = io.StringIO()
-    write_audit_to(stream)(SshRecord(Event.LOGIN, WHEN, "::1"))
+    write_audit_to(BudgetedLog(lines_to(stream)))(SshRecord(Event.LOGIN, WHEN, "::1"))
     assert stream.getvalue().endswith("}\n")
+
+
+@pytest.mark.parametrize("event", [Event.LOGIN, Event.LOGOUT, Event.REFUSED_REQUEST])
+def test_who_is_logged_in_pays_by_name_and_everybody_else_by_address(event: Event) -> None:
+    assert audit_entry(SshRecord(event, WHEN, "192.0.2.1", "alice")).client == "alice"
+    refused = SshRecord(Event.REFUSED_LOGIN, WHEN, "192.0.2.1", "alice")
+    assert audit_entry(refused).client == "192.0.2.1"
