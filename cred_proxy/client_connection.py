@@ -261,15 +261,17 @@ class ClientConnection(RequestHandler):
         if isinstance(exc, ConnectionError):
             raise exc  # the client has gone; aiohttp ends the connection
         refusal = _MALFORMED if status == _BAD_REQUEST else _INTERNAL
+        # The path of a request that could not be read is not known.
+        path = request.raw_path if refusal is _INTERNAL else ""
+        response = OwnAnswer(refusal, self._core.live.routing.table.get(self.target), path)
+        response.force_close()
         if refusal is _MALFORMED:
             # No handler saw it; a failure of ours, the handler has recorded.
             exchange = Exchange(self.admission.client, str(self.target), "-", "-")
-            exchange.status, exchange.reason = refusal.answer.status, refusal.reason
+            exchange.status, exchange.reason = response.status, refusal.reason
             self._core.record(exchange.record())
         else:
             self.log_exception(exc_info=exc)
         if request.writer.output_size > 0:
             raise ConnectionError("the response has begun")
-        response = OwnAnswer(refusal)
-        response.force_close()
         return response

@@ -12,7 +12,7 @@ from cred_proxy.exchange import Exchange
 from cred_proxy.refusal import Reason, Refusal
 from cred_proxy.request import Forward, RequestHead, judge_request
 from cred_proxy.responses import OwnAnswer, PassedBack
-from cred_proxy.routes import KubernetesRoute, Route
+from cred_proxy.routes import Route
 from cred_proxy.tunnel import splice
 from cred_proxy.upload import Upload
 from cred_proxy.upstream import FAILURES, Upstream, explain, next_chunk
@@ -143,8 +143,8 @@ class Forwarder:
 def _refuse(
     request: web.BaseRequest, route: Route | None, refusal: Refusal, exchange: Exchange
 ) -> web.StreamResponse:
-    exchange.status, exchange.reason = refusal.answer.status, refusal.reason
-    response = OwnAnswer(refusal, kubernetes=isinstance(route, KubernetesRoute))
+    response = OwnAnswer(refusal, route, exchange.path)
+    exchange.status, exchange.reason = response.status, refusal.reason
     # What is left of its body would otherwise be read to the end for nothing.
     if request.body_exists:
         response.force_close()

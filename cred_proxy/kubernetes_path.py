@@ -20,6 +20,7 @@ _TUNNELS = frozenset({"exec", "attach", "portforward", "proxy"})
 _NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
 _SPECIAL_VERBS = frozenset({"watch", "proxy"})
 _DECODED = re.compile(r"/[\x21-\x7e]*")
+_VERSIONED = re.compile(r"/(api|apis/[^/]+)/[^/]")
 _AMBIGUOUS = re.compile(r"[%\\;#?]|//|/\.{1,2}(/|$)")
 # Printable and without a meaning of its own inside a path, RFC 3986 section 3.3.
 _UNQUOTED = "/:@!$&'()*+,="
@@ -75,6 +76,13 @@ def read_object_path(path: str) -> ObjectPath | None:
     if len(parts) > 2 and parts[0] == "namespaces" and parts[2] not in _NAMESPACE_SUBRESOURCES:
         namespace, parts = parts[1], parts[2:]
     return ObjectPath(group, verb, namespace, *parts[:3])
+
+
+def is_answered_with_objects(raw: str, server_path: str) -> bool:
+    """Whether a client takes a Status for an answer to this path, not yet judged: all of /api/VERSION and
+    /apis/GROUP/VERSION, and nothing of /api, /apis, /version, /openapi."""
+    path = unquote(raw.partition("?")[0], encoding="latin-1").removeprefix(server_path)
+    return _VERSIONED.match(path) is not None
 
 
 def resource_of(path: str) -> str | None:

@@ -82,6 +82,19 @@ ANSWERS = {
 }
 
 
+_FORBIDDEN, _SERVER_ERROR, _BAD_GATEWAY = 403, 500, 502
+_MAX_PHRASE_CHARACTERS = 300
+_TEXT_IS_SHOWN = frozenset({_FORBIDDEN, _SERVER_ERROR, _BAD_GATEWAY})
+
+
+class Written(NamedTuple):
+    """A refusal in one of its forms."""
+
+    status: int
+    content_type: str
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """`detail` is for whoever reads the answer: what was refused and what to do instead."""
@@ -97,9 +110,14 @@ class Refusal:
     def text(self) -> str:
         return f"{self.answer.phrase}: {self.detail}\n"
 
-    def kubernetes_status(self) -> str:
-        """A Kubernetes Status object, which kubectl and client libraries show to their user."""
-        return json.dumps(
+    @property
+    def as_text(self) -> "Written":
+        return Written(self.answer.status, "text/plain", self.text)
+
+    @property
+    def as_status_object(self) -> "Written":
+        """A Kubernetes Status, which clients show to their user where they expect an object."""
+        text = json.dumps(
             {
                 "kind": "Status",
                 "apiVersion": "v1",
@@ -110,14 +128,31 @@ class Refusal:
                 "code": self.answer.status,
             }
         )
+        return Written(self.answer.status, "application/json", text)
+
+    @property
+    def as_text_for_discovery(self) -> "Written":
+        """Where clients expect anything else of an API server: discovery, /version, OpenAPI.
+
+        client-go looks for no Status there. It shows a text, and only with some statuses; for the others it
+        has words of its own (NewGenericServerResponse in k8s.io/apimachinery/pkg/api/errors).
+        """
+        status = self.answer.status
+        if status not in _TEXT_IS_SHOWN:
+            status = _FORBIDDEN if status < _SERVER_ERROR else _BAD_GATEWAY
+        return Written(status, "text/plain", self.text)
 
     def before_tls(self) -> bytes:
-        """The whole response to a CONNECT; the connection ends with it."""
+        """The whole response to a CONNECT; the connection ends with it.
+
+        Clients in Go and Python show the phrase of such a response and nothing else of it.
+        """
         body = self.text.encode("ascii", "replace")
+        phrase = "".join(filter(str.isprintable, self.text))[:_MAX_PHRASE_CHARACTERS]
         head = (
-            f"HTTP/1.1 {self.answer.status} {self.answer.phrase}\r\n"
+            f"HTTP/1.1 {self.answer.status} {phrase}\r\n"
             "Content-Type: text/plain; charset=utf-8\r\n"
             f"Content-Length: {len(body)}\r\n"
             "Connection: close\r\n\r\n"
         )
-        return head.encode("ascii") + body
+        return head.encode("ascii", "replace") + body

@@ -4,7 +4,9 @@ import aiohttp
 from aiohttp import web
 
 from cred_proxy.headers import Fields, response_fields
-from cred_proxy.refusal import Refusal
+from cred_proxy.kubernetes_path import is_answered_with_objects
+from cred_proxy.refusal import Refusal, Written
+from cred_proxy.routes import KubernetesRoute, Route
 
 _MAX_PHRASE_CHARACTERS = 100
 # aiohttp adds these to every response without them.
@@ -32,20 +34,30 @@ class PassedBack(web.StreamResponse):
 
 
 class OwnAnswer(web.Response):
-    """A refusal, to a Kubernetes client as the Status object that it understands."""
+    """A refusal, in the form that the client of the route shows to its user."""
 
-    def __init__(self, refusal: Refusal, *, kubernetes: bool = False) -> None:
+    def __init__(self, refusal: Refusal, route: Route | None, path: str) -> None:
+        """`path` is the request's as it was sent; one that cannot be told is empty."""
+        written = _written(refusal, route, path)
         super().__init__(
-            status=refusal.answer.status,
+            status=written.status,
             reason=refusal.answer.phrase,
-            text=refusal.kubernetes_status() if kubernetes else refusal.text,
-            content_type="application/json" if kubernetes else "text/plain",
+            text=written.text,
+            content_type=written.content_type,
         )
 
     async def _prepare_headers(self) -> None:
         await super()._prepare_headers()
         # Nobody needs to know what the proxy is made of.
         self.headers.popall("Server", None)
+
+
+def _written(refusal: Refusal, route: Route | None, path: str) -> Written:
+    if not isinstance(route, KubernetesRoute):
+        return refusal.as_text
+    if not path or is_answered_with_objects(path, route.server.path):
+        return refusal.as_status_object
+    return refusal.as_text_for_discovery
 
 
 def _printable(phrase: str) -> str:
