@@ -91,11 +91,19 @@ class UpstreamConfig(_Model):
     ca_bundle: Annotated[str, AfterValidator(_pem_certificates)] | None = None
 
 
+class OwnSecrets(_Model):
+    """The Secrets that the instance itself is made of, which no sandbox may have, and where they are."""
+
+    namespace: str
+    names: tuple[str, ...] = Field(min_length=1)
+
+
 class ProxyConfig(_Model):
     version: Literal[1] = 1
     kubernetes: tuple[KubernetesRouteConfig, ...] = ()
     allowlist: tuple[AllowlistRouteConfig, ...] = ()
     upstream: UpstreamConfig = UpstreamConfig()
+    own_secrets: OwnSecrets | None = None
 
     @model_validator(mode="after")
     def _every_endpoint_once(self) -> Self:

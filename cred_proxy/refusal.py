@@ -28,6 +28,7 @@ class Reason(StrEnum):
     MALFORMED_PATH = "malformed-path"
     PATH_OUTSIDE_SERVER = "path-outside-server"
     PATH_NOT_ALLOWED = "path-not-allowed"
+    WITHHELD = "withheld"
     FIELD_NOT_ALLOWED = "field-not-allowed"
     UPGRADE_NOT_ALLOWED = "upgrade-not-allowed"
     # On the way to the origin
@@ -70,6 +71,7 @@ ANSWERS = {
     Reason.MALFORMED_PATH: Answer(400, "malformed path", "BadRequest"),
     Reason.PATH_OUTSIDE_SERVER: Answer(403, "path not allowed", "Forbidden"),
     Reason.PATH_NOT_ALLOWED: Answer(403, "path not allowed", "Forbidden"),
+    Reason.WITHHELD: Answer(403, "Secrets not allowed", "Forbidden"),
     Reason.FIELD_NOT_ALLOWED: Answer(403, "header field not allowed", "Forbidden"),
     Reason.UPGRADE_NOT_ALLOWED: Answer(403, "upgrade not allowed", "Forbidden"),
     Reason.UNRESOLVED: Answer(502, "upstream name does not resolve", "ServiceUnavailable"),

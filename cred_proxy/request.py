@@ -6,10 +6,12 @@ rests on is decided here again.
 
 import re
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 
 from cli_mcp.api.endpoint import DEFAULT_PORT, Endpoint
 from cred_proxy.headers import Fields, refused_fields, request_fields, tokens, values_of
 from cred_proxy.kubernetes_path import judge_path
+from cred_proxy.own_secrets import judge_secrets
 from cred_proxy.refusal import Reason, Refusal
 from cred_proxy.routes import KubernetesRoute, Route
 
@@ -64,6 +66,11 @@ def judge_request(head: RequestHead, route: Route) -> Forward | Refusal:
         if isinstance(judged, Refusal):
             return judged
         path = judged
+        if route.own_secrets is not None:
+            inside = unquote(path).removeprefix(route.server.path)
+            kept = judge_secrets(head.method, inside, query, route.own_secrets)
+            if kept is not None:
+                return kept
     refused = refused_fields(head.fields, route)
     if refused is not None:
         return refused

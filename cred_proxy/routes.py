@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cli_mcp.api.endpoint import Endpoint
 from cli_mcp.kubeconfig import Kubeconfig, KubernetesServer
-from cli_mcp.proxy_config import AllowlistRouteConfig, ProxyConfig
+from cli_mcp.proxy_config import AllowlistRouteConfig, OwnSecrets, ProxyConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class KubernetesRoute:
     """An API server that gets the credential of the kubeconfig, whatever the client sent."""
 
     server: KubernetesServer
+    own_secrets: OwnSecrets | None = None
 
     @property
     def endpoint(self) -> Endpoint:
@@ -48,7 +49,7 @@ def build_routes(config: ProxyConfig, kubeconfig: Kubeconfig | None) -> RouteTab
             raise InvalidRoutes(
                 f"the kubeconfig has no usable token for https://{route.endpoint}{route.path}{refused}"
             )
-        routes.append(KubernetesRoute(server))
+        routes.append(KubernetesRoute(server, config.own_secrets))
     return {route.endpoint: route for route in routes}
 
 

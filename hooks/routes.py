@@ -17,13 +17,15 @@ from cli_mcp.proxy_config import (
     AllowlistRouteConfig,
     InvalidProxyConfig,
     KubernetesRouteConfig,
+    OwnSecrets,
     ProxyConfig,
     UpstreamConfig,
     parse_proxy_config,
 )
+from hooks.credentials import required_secrets
 from hooks.generated import decoded_data
 from hooks.problem import Problem, Reason
-from hooks.wire import CONFIG_MAP, SECRET, HookRequest
+from hooks.wire import CONFIG_MAP, SECRET, HookRequest, Parent
 
 _NO_KUBECONFIG = dummy_kubeconfig(Kubeconfig((), (), None), names.CA_PATH)
 _CACHED_KUBECONFIGS = 256
@@ -32,16 +34,14 @@ _CACHED_KUBECONFIGS = 256
 @dataclass(frozen=True, slots=True)
 class Routes:
     """The two keys of the proxy's ConfigMap. `reach` has a text for each endpoint that they let through to;
-    `complete` says that every target has its routes."""
+    `complete` says that every target has its routes; another `config_hash` rolls the proxy, which takes over
+    the rest of the file in place."""
 
     proxy_config: str
     kubeconfig: str
     reach: tuple[str, ...]
     complete: bool
-
-    @property
-    def config_hash(self) -> str:
-        return hashlib.sha256(self.proxy_config.encode()).hexdigest()[:16]
+    config_hash: str = ""
 
 
 def plan_routes(request: HookRequest, spec: InstanceSpec) -> tuple[Routes, list[Problem]]:
@@ -50,11 +50,12 @@ def plan_routes(request: HookRequest, spec: InstanceSpec) -> tuple[Routes, list[
     if proxy is None:
         return _routes(ProxyConfig(), _NO_KUBECONFIG, complete=False), []
     if proxy.kubernetes_target is None:
-        return _routes(_config(proxy, ()), _NO_KUBECONFIG), []
+        return _routes(_config(proxy), _NO_KUBECONFIG), []
     secret_name = proxy.kubernetes_target.secret_name or request.parent.names.kubeconfig
+    own = _own_secrets(request.parent, spec, secret_name)
     kubeconfig, problems = _kubeconfig(request, secret_name)
     if kubeconfig is None or not kubeconfig.contexts:
-        return _last_good(request, proxy), problems
+        return _last_good(request, proxy, own), problems
     servers = tuple(
         KubernetesRouteConfig(host=server.endpoint.host, port=server.endpoint.port, path=server.path)
         for server in kubeconfig.servers
@@ -76,7 +77,7 @@ def plan_routes(request: HookRequest, spec: InstanceSpec) -> tuple[Routes, list[
         for route in servers
         if route.endpoint.is_loopback
     ]
-    return _routes(_config(proxy, servers), dummy_kubeconfig(kubeconfig, names.CA_PATH)), problems
+    return _routes(_config(proxy, servers, own), dummy_kubeconfig(kubeconfig, names.CA_PATH)), problems
 
 
 def _kubeconfig(request: HookRequest, secret_name: str) -> tuple[Kubeconfig | None, list[Problem]]:
@@ -116,7 +117,18 @@ def _parsed(text: str) -> Kubeconfig:
     return parse_kubeconfig(text)
 
 
-def _config(proxy: Proxy, servers: tuple[KubernetesRouteConfig, ...]) -> ProxyConfig:
+def _own_secrets(parent: Parent, spec: InstanceSpec, kubeconfig_secret: str) -> OwnSecrets:
+    """What the instance is made of: whoever has one of them is the instance, or logs in as anybody."""
+    own = parent.names
+    found = {kubeconfig_secret, own.proxy_ca, own.session_key, own.ssh_host_key}
+    return OwnSecrets(
+        namespace=parent.namespace, names=tuple(sorted(found | required_secrets(own, spec).keys()))
+    )
+
+
+def _config(
+    proxy: Proxy, servers: tuple[KubernetesRouteConfig, ...] = (), own: OwnSecrets | None = None
+) -> ProxyConfig:
     # An endpoint in both kinds of target is reported; meanwhile it is a Kubernetes server, with its path
     # rules.
     taken = {route.endpoint for route in servers}
@@ -127,6 +139,7 @@ def _config(proxy: Proxy, servers: tuple[KubernetesRouteConfig, ...]) -> ProxyCo
         upstream=UpstreamConfig(http_proxy=upstream.http_proxy, ca_bundle=upstream.ca_bundle)
         if upstream
         else UpstreamConfig(),
+        own_secrets=own if servers else None,
     )
 
 
@@ -138,7 +151,7 @@ def _allowlist(proxy: Proxy) -> dict[Endpoint, AllowlistRouteConfig]:
     }
 
 
-def _last_good(request: HookRequest, proxy: Proxy) -> Routes:
+def _last_good(request: HookRequest, proxy: Proxy, own: OwnSecrets) -> Routes:
     """Today's allowlist with the Kubernetes routes that are in the cluster; without any it is not
     complete."""
     observed = request.child(CONFIG_MAP, request.parent.names.proxy)
@@ -148,9 +161,13 @@ def _last_good(request: HookRequest, proxy: Proxy) -> Routes:
     except InvalidProxyConfig:
         before = ProxyConfig()  # there is none yet
     if not before.kubernetes or names.KUBECONFIG_KEY not in data:
-        return _routes(_config(proxy, ()), _NO_KUBECONFIG, complete=False)
-    return _routes(_config(proxy, before.kubernetes), data[names.KUBECONFIG_KEY])
+        return _routes(_config(proxy), _NO_KUBECONFIG, complete=False)
+    return _routes(_config(proxy, before.kubernetes, own), data[names.KUBECONFIG_KEY])
 
 
 def _routes(config: ProxyConfig, kubeconfig: str, *, complete: bool = True) -> Routes:
-    return Routes(config.model_dump_json(by_alias=True), kubeconfig, config.reach(), complete)
+    written = config.model_dump_json(by_alias=True, exclude={"own_secrets"})
+    config_hash = hashlib.sha256(written.encode()).hexdigest()[:16]
+    if config.own_secrets is not None:
+        written = config.model_dump_json(by_alias=True)
+    return Routes(written, kubeconfig, config.reach(), complete, config_hash)

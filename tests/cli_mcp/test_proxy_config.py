@@ -27,6 +27,7 @@ def test_what_is_written_is_what_is_read_and_holds_no_secret() -> None:
         "kubernetes": [{"host": "api.example.com", "port": 6443, "path": "/k8s"}],
         "allowlist": [{"host": "git.example.com", "port": 443, "allowUpgrades": True}],
         "upstream": {"httpProxy": "http://proxy.corp:3128", "caBundle": None},
+        "ownSecrets": None,
     }
 
 
@@ -45,6 +46,7 @@ def test_what_is_written_is_what_is_read_and_holds_no_secret() -> None:
         ({"upstream": {"httpProxy": "http://user:pw@proxy:3128"}}, "upstream.httpProxy"),
         ({"upstream": {"httpProxy": "http://proxy"}}, "upstream.httpProxy"),
         ({"upstream": {"caBundle": "no pem"}}, "upstream.caBundle"),
+        ({"ownSecrets": {"namespace": "a", "names": []}}, "ownSecrets.names"),
     ],
 )
 def test_an_error_names_the_place(content: dict[str, object], place: str) -> None:

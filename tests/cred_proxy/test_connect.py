@@ -91,7 +91,7 @@ def test_a_refused_domain_is_told_what_the_sandbox_reaches() -> None:
     verdict = judge_connect(b"CONNECT evil.example:443 HTTP/1.1", ROUTES)
     assert isinstance(verdict, Refusal)
     response = verdict.before_tls().decode()
-    assert response.startswith("HTTP/1.1 403 domain not allowed\r\n")
+    assert response.startswith("HTTP/1.1 403 domain not allowed: evil.example:443; this sandbox reaches ")
     assert (
         "evil.example:443; this sandbox reaches git.example.com:443, 192.0.2.7:8443, [2001:db8::1]:443"
         in response

@@ -163,5 +163,18 @@ async def test_what_the_proxy_refuses_it_says_in_its_own_words(kubectl: Kubectl)
     await kubectl.says("its head is too large", f"get --raw /api/v1/pods?labelSelector={9000 * 'x'}")
 
 
+async def test_secrets_of_the_instance_are_refused_with_how_to_ask_for_others(kubectl: Kubectl) -> None:
+    harness = kubectl.harness
+    config = json.loads(harness.config_file.read_text())
+    config["ownSecrets"] = {"namespace": "default", "names": ["a", "b"]}
+    harness.config_file.write_text(json.dumps(config))
+    harness.proxy.reload()
+    told = "--field-selector=metadata.name!=a,metadata.name!=b"
+    await kubectl.says(told, "get secrets", "get secrets -w", "delete secrets --all")
+    await kubectl.says("--field-selector=metadata.namespace!=default", "get secrets -A")
+    await kubectl.says("a is a Secret of this sandbox's own instance", "get secret a", "describe secret a")
+    await kubectl.says("broke the connection", f"get secrets {told}", "get secret c", "get secret c -w")
+
+
 async def test_another_server_is_refused_with_what_can_be_reached(kubectl: Kubectl) -> None:
     await kubectl.says("this sandbox reaches api.test:", "get pods --server=https://elsewhere.test")

@@ -4,6 +4,7 @@ import pytest
 
 from cli_mcp.api.endpoint import Endpoint
 from cli_mcp.kubeconfig import KubernetesServer
+from cli_mcp.proxy_config import OwnSecrets
 from cred_proxy.refusal import Reason, Refusal
 from cred_proxy.request import Forward, RequestHead, host_field, judge_request
 from cred_proxy.routes import AllowlistRoute, KubernetesRoute, Route
@@ -13,6 +14,9 @@ API = Endpoint("api.example.com", 6443)
 ALLOWLIST = AllowlistRoute(HOST)
 UPGRADES = AllowlistRoute(HOST, allow_upgrades=True)
 KUBERNETES = KubernetesRoute(KubernetesServer(API, "", "real-token"))
+OWN = KubernetesRoute(
+    KubernetesServer(API, "/k8s", "real-token"), OwnSecrets(namespace="team", names=("key", "ca"))
+)
 
 
 def head(
@@ -101,6 +105,10 @@ def test_any_other_host_is_misdirected(host: str) -> None:
         (KUBERNETES, head(KUBERNETES, Connection="Upgrade", Upgrade="SPDY/3.1"), Reason.UPGRADE_NOT_ALLOWED),
         (KUBERNETES, head(KUBERNETES, Connection="Upgrade", Upgrade="websocket"), Reason.UPGRADE_NOT_ALLOWED),
         (KUBERNETES, head(KUBERNETES, target="/api/v1/nodes/n/proxy/run"), Reason.PATH_NOT_ALLOWED),
+        (KUBERNETES, head(KUBERNETES, Impersonate_User="nobody"), Reason.FIELD_NOT_ALLOWED),
+        (OWN, head(OWN, target="/k8s/api/v1/secrets"), Reason.WITHHELD),
+        (OWN, head(OWN, target="/k8s/api/v1/namespaces/team/%73ecrets/%6bey"), Reason.WITHHELD),
+        (OWN, head(OWN, target="/k8s/api/v1/namespaces/team/secrets/key?x", method="PATCH"), Reason.WITHHELD),
     ],
 )
 def test_refused_with_its_reason(route: Route, request_head: RequestHead, reason: Reason) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from cli_mcp.api.endpoint import Endpoint
 from cli_mcp.kubeconfig import Kubeconfig, KubernetesServer, RefusedEntry, ServedContext
-from cli_mcp.proxy_config import AllowlistRouteConfig, KubernetesRouteConfig, ProxyConfig
+from cli_mcp.proxy_config import AllowlistRouteConfig, KubernetesRouteConfig, OwnSecrets, ProxyConfig
 from cred_proxy.routes import AllowlistRoute, InvalidRoutes, KubernetesRoute, build_routes
 
 SERVER = KubernetesServer(Endpoint("api.example.com", 6443), "/k8s", "token")
@@ -26,6 +26,12 @@ def test_every_route_is_found_by_its_endpoint() -> None:
         git: AllowlistRoute(git, allow_upgrades=True),
         SERVER.endpoint: KubernetesRoute(SERVER),
     }
+
+
+def test_every_kubernetes_route_knows_the_secrets_of_the_instance() -> None:
+    own = OwnSecrets(namespace="team", names=("a",))
+    routes = build_routes(config().model_copy(update={"own_secrets": own}), KUBECONFIG)
+    assert routes[SERVER.endpoint] == KubernetesRoute(SERVER, own)
 
 
 def test_a_server_of_the_kubeconfig_that_is_no_target_gets_no_route() -> None:

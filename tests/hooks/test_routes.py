@@ -66,6 +66,20 @@ def test_a_kubernetes_target_brings_the_servers_and_a_kubeconfig_without_the_cre
     assert "the-real-token" not in routes.kubeconfig + routes.proxy_config
 
 
+def test_the_proxy_is_told_which_secrets_are_the_instance_itself() -> None:
+    generated = ["cli-mcp-demo-proxy-ca", "cli-mcp-demo-session-key", "cli-mcp-demo-ssh-host-key"]
+    good, _ = plan({"type": "kubernetes"})
+    expected = {
+        "namespace": "ns",
+        "names": sorted(["cli-mcp-demo-kubeconfig", "cli-mcp-demo-tls", *generated]),
+    }
+    assert config(good)["ownSecrets"] == expected
+    named, _ = plan({"type": "kubernetes", "secretName": "robot"}, before=good, kubeconfig=None)
+    assert config(named)["ownSecrets"]["names"] == sorted(["robot", "cli-mcp-demo-tls", *generated])
+    assert "ownSecrets" not in config(plan(ALLOWLIST)[0])
+    assert named.config_hash == good.config_hash, "taken over in place"
+
+
 def test_the_upstream_is_passed_on() -> None:
     routes, _ = plan(ALLOWLIST, upstream={"httpProxy": "http://proxy.example.com:3128"})
     assert config(routes)["upstream"]["httpProxy"] == "http://proxy.example.com:3128"
