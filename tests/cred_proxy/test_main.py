@@ -335,6 +335,24 @@ async def test_nothing_that_the_process_writes_holds_a_credential_a_header_or_a_
     assert "Traceback" not in written
 
 
+async def test_a_flood_of_refusals_is_a_few_lines_and_their_number_at_the_end_too(
+    proxy: ProxyProcess,
+) -> None:
+    async def refused() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(b"CONNECT refused.test:443 HTTP/1.1\r\n\r\n")
+        assert await reader.read()
+        writer.close()
+
+    for _ in range(200):
+        await refused()
+    assert await proxy.stop() == 0
+    lines = [json.loads(line) for line in proxy.output.decode().splitlines() if line.startswith("{")]
+    assert sum(line.get("repeated", 1) for line in lines) == 200
+    assert len(lines) < 70
+    assert lines[-1]["target"] == "refused.test:443"
+
+
 async def test_metrics_have_no_label_that_a_client_chooses(proxy: ProxyProcess) -> None:
     for number in range(5):
         await proxy.run("curl", "-sS", f"https://host-{number}.test/")
