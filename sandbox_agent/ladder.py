@@ -8,7 +8,7 @@ import asyncio
 import signal
 from collections.abc import Sequence
 
-from sandbox_agent import processes
+from sandbox_agent import processes, protocol
 from sandbox_agent.processes import Identity, Process
 from sandbox_agent.protocol import Report, ShellExit
 from sandbox_agent.sandbox import Answer, Mailbox, Sandbox, SandboxDeath
@@ -94,6 +94,7 @@ class Ladder:
     def _interrupt(self) -> None:
         processes.send_signal(self._bash, signal.SIGCONT)
         processes.send_signal(self._bash, signal.SIGINT)
+        processes.send_signal(self._bash, protocol.DROP_SIGNAL)
 
     def _nudge(self) -> None:
         """A SIGINT at the wrong moment takes a line of ours along. Who reads the next one is done."""

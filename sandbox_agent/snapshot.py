@@ -56,8 +56,8 @@ class Snapshot:
     umask_and_traps: bytes
 
     def prompts(self) -> bytes:
-        """Bash text that sets what is run or expanded at prompts, to stand before other text of one line;
-        none when that is too much for a line."""
+        """Bash text that sets what is run or expanded at prompts, to stand before other text of a line; none
+        when that is too much for a line."""
         found = (text.rstrip(b"\n") for text in _PROMPTS.findall(self.variables))
         # Quoted, so that the line around it can be parsed whatever it is.
         text = b"".join(b"\\builtin eval " + _quoted(text) + b" || \\builtin :; " for text in found)
