@@ -1,7 +1,8 @@
 """How often a program's own log says the same: what clients can cause must not push all else out of it.
 
 Records of one place in the code and one client are counted together. Who is meant by `client` is said by
-`extra={"client": ...}`, where a message is one that a client can cause.
+`extra={"client": ...}`, where a message is one that a client can cause. What has its own budget already, such
+as a line of the audit log that could not be written there, passes with `extra={"budgeted": True}`.
 """
 
 import logging
@@ -28,6 +29,8 @@ class RepeatFilter(logging.Filter):
         self._places: dict[object, _Place] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if getattr(record, "budgeted", False):
+            return True
         key = (record.name, record.lineno, getattr(record, "client", None))
         place = self._places.get(key)
         if place is not None and record.created - place.since < PERIOD_SECONDS:

@@ -25,7 +25,13 @@ class AuditFile:
                 self._start_anew()
             os.write(self._fd, f"{line}\n".encode("ascii"))
         except OSError as error:
-            log.error("%s cannot be written (%s): %s", self._path, error.strerror, line)
+            log.error(
+                "%s cannot be written (%s): %s",
+                self._path,
+                error.strerror,
+                line,
+                extra={"budgeted": True},
+            )
 
     def close(self) -> None:
         os.close(self._fd)

@@ -31,6 +31,13 @@ def test_neither_another_client_nor_another_place_is_kept_back() -> None:
     assert len(written(repeats, record(client="b"), record(line=2, client="a"), record(client="a"))) == 2
 
 
+def test_what_has_a_budget_of_its_own_always_passes() -> None:
+    records = [record(number) for number in range(1000)]
+    for one in records:
+        one.budgeted = True
+    assert len(written(RepeatFilter(), *records)) == 1000
+
+
 def test_what_is_remembered_is_bounded() -> None:
     repeats = RepeatFilter()
     assert len(written(repeats, *(record(client=str(number)) for number in range(5000)))) == 5000
