@@ -163,7 +163,7 @@ class StdioChannel(asyncssh.SSHServerSession[bytes]):
         self._channel.write(data)
 
     def charge(self, seconds: float) -> None:
-        """Count what was done for this client towards what it may take."""
+        """Count what was done for this client towards what it may take; what is negative is given back."""
         self._debt.charge(seconds)
 
     def write_note(self, text: str) -> None:

@@ -20,7 +20,7 @@ class Pace:
     turn_seconds: float = 0.001
     turn_bytes: int = 16 * 1024
     burst_seconds: float = 0.05
-    share: float = 0.06
+    share: float = 0.05
 
 
 class Debt:
@@ -33,10 +33,10 @@ class Debt:
         self._owed_at = clock()
 
     def charge(self, seconds: float) -> None:
-        """Note that so much of the processor's time was taken."""
+        """Note that so much of the processor's time was taken, or with a negative value given back."""
         now = self._clock()
         paid = (now - self._owed_at) * self._pace.share
-        self._owed_seconds = max(0.0, self._owed_seconds - paid) + seconds
+        self._owed_seconds = max(0.0, max(0.0, self._owed_seconds - paid) + seconds)
         self._owed_at = now
 
     def delay_seconds(self) -> float:

@@ -24,6 +24,8 @@ MAX_USELESS_LINES = 64
 
 # Of the processor, measured: a message that the SDK answers by itself. A call of a tool waits for its shell.
 _MESSAGE_SECONDS = 0.0005
+# What a call of a tool and its answer cost on their way, packets included: nobody is to wait for that.
+_CALL_SECONDS = 0.001
 
 _OVERSTRUCTURED = (
     f"This message has more than {STRUCTURE_LIMIT_BYTES >> 10} KiB of JSON outside of strings: numbers, "
@@ -52,7 +54,7 @@ class Lines(Protocol):
         ...
 
     def charge(self, seconds: float) -> None:
-        """Count this much of the processor's time towards what the client may take."""
+        """Count so much of the processor's time towards what the client may take."""
         ...
 
 
@@ -83,9 +85,9 @@ async def serve_lines(server: Server[Any], lines: Lines) -> None:
             message = outgoing.message
             await lines.write_line(message.model_dump_json(by_alias=True, exclude_unset=True).encode())
             if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
-                requests.forget(message.id)
-            if isinstance(message, types.JSONRPCError):
-                lines.charge(_MESSAGE_SECONDS)
+                was_call = requests.forget(message.id) == _CALL
+                answered = was_call and isinstance(message, types.JSONRPCResponse)
+                lines.charge(-_CALL_SECONDS if answered else _MESSAGE_SECONDS)
 
     serving = server.run(from_client, from_server, server.create_initialization_options())
     tasks = [asyncio.create_task(part) for part in (receive(), send(), serving)]
@@ -100,24 +102,25 @@ async def serve_lines(server: Server[Any], lines: Lines) -> None:
 
 
 class _OpenRequests:
-    """The ids of the requests that have no answer yet."""
+    """The requests that have no answer yet: their methods by their ids."""
 
     def __init__(self) -> None:
-        self._ids: set[int | str] = set()
+        self._methods: dict[int | str, str] = {}
         self._fewer = asyncio.Event()
 
     def __contains__(self, request_id: int | str) -> bool:
-        return request_id in self._ids
+        return request_id in self._methods
 
-    def add(self, request_id: int | str) -> None:
-        self._ids.add(request_id)
+    def add(self, request_id: int | str, method: str) -> None:
+        self._methods[request_id] = method
 
-    def forget(self, request_id: object) -> None:
-        self._ids = {known for known in self._ids if known != request_id}
+    def forget(self, request_id: object) -> str | None:
+        """Its method, if it was known."""
         self._fewer.set()
+        return self._methods.pop(request_id, None) if isinstance(request_id, int | str) else None
 
     async def fewer_than(self, count: int) -> None:
-        while len(self._ids) >= count:
+        while len(self._methods) >= count:
             self._fewer.clear()
             await self._fewer.wait()
 
@@ -138,14 +141,14 @@ async def _hand_over(
     except ValidationError as error:
         await lines.write_line(_no_message(error))
         return False
-    if getattr(message, "method", None) != _CALL:
+    if not isinstance(message, types.JSONRPCRequest):
         lines.charge(_MESSAGE_SECONDS)
     if isinstance(message, types.JSONRPCRequest):
         if message.id in requests:
             await lines.write_line(_error(types.INVALID_REQUEST, "A request with this id is running."))
             return False
         await requests.fewer_than(MAX_REQUESTS)
-        requests.add(message.id)
+        requests.add(message.id, message.method)
     await to_server.send(SessionMessage(message))
     if isinstance(message, types.JSONRPCNotification) and message.method == _CANCELLED:
         requests.forget((message.params or {}).get("requestId"))  # it will have no answer

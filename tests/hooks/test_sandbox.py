@@ -18,6 +18,13 @@ def template(sandbox: dict[str, Any] | None = None, **changes: Any) -> SandboxTe
     return found
 
 
+def with_kubernetes(sandbox: dict[str, Any]) -> SandboxTemplate:
+    proxy = {"targets": [{"name": "cluster", "type": "kubernetes"}]}
+    found = sandbox_template(inputs({"sandbox": sandbox, "proxy": proxy}))
+    assert found is not None
+    return found
+
+
 def container(pod: Manifest) -> Manifest:
     (only,) = pod["spec"]["containers"]
     found: Manifest = only
@@ -36,15 +43,28 @@ def test_a_sandbox_holds_no_credential() -> None:
 
 def test_the_operators_variables_win_and_all_of_them_are_set() -> None:
     env = [{"name": name, "value": "mine"} for name in ("HOME", "https_proxy", "CLI_MCP_POD_UID", "EDITOR")]
-    variables = container(template({"env": env}).pod)["env"]
+    variables = container(with_kubernetes({"env": env}).pod)["env"]
     by_name = {variable["name"]: variable.get("value") for variable in variables}
     assert len(by_name) == len(variables)
     assert by_name["EDITOR"] == "mine"
     assert "mine" not in {value for name, value in by_name.items() if name != "EDITOR"}
-    assert set(by_name) >= OPERATOR_OWNED_ENV
+    assert set(by_name) >= OPERATOR_OWNED_ENV - {"KUBERNETES_MASTER"}
     assert by_name["KUBECONFIG"] == names.KUBECONFIG_PATH
     assert by_name["SSL_CERT_FILE"] == names.CA_PATH
     assert by_name["HTTPS_PROXY"] == by_name["https_proxy"] == "http://cli-mcp-demo-proxy:8080"
+
+
+def test_without_a_kubernetes_target_there_is_no_kubeconfig() -> None:
+    pod = template().pod
+    assert "KUBECONFIG" not in {variable["name"] for variable in container(pod)["env"]}
+    assert not [mount for mount in container(pod)["volumeMounts"] if "/config" in mount["mountPath"]]
+    assert "config" not in {volume["name"] for volume in pod["spec"]["volumes"]}
+
+
+def test_a_pod_calls_itself_by_the_name_that_no_proxy_is_asked_for() -> None:
+    pod = template().pod
+    (no_proxy,) = [variable["value"] for variable in container(pod)["env"] if variable["name"] == "NO_PROXY"]
+    assert pod["spec"]["hostname"] in no_proxy.split(",")
 
 
 def test_variables_have_nothing_that_the_api_server_would_not_store() -> None:

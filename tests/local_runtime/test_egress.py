@@ -289,7 +289,9 @@ async def test_a_sandbox_gets_a_certificate_and_a_kubeconfig_without_secrets(
         for file in [path] if path.is_file() else list(path.iterdir()):
             assert TOKEN not in file.read_text() and "PRIVATE" not in file.read_text()
             assert stat.S_IMODE(file.stat().st_mode) == 0o644
-    assert fixture.egress.environment["NO_PROXY"] == "127.0.0.1,::1"  # localhost is a target
+    assert (
+        fixture.egress.environment["NO_PROXY"] == "sandbox,127.0.0.1,127.0.0.0/8,0.0.0.0,::1"
+    )  # localhost is a target
     keys = fixture.state.proxy_ca
     assert stat.S_IMODE(keys.stat().st_mode) == 0o700
     assert stat.S_IMODE((keys / "ca.key").stat().st_mode) == 0o600

@@ -25,6 +25,8 @@ class Clock:
         ([0.2], 0.5, 0.5),  # paid by waiting
         ([0.2], 60, 0),  # and no credit beyond the burst
         ([5.0], 0, 49),
+        ([0.3, -0.1], 0, 1),
+        ([-1.0, 0.2], 0, 1),
     ],
 )
 def test_what_was_taken_beyond_the_burst_is_waited_for(
