@@ -239,6 +239,13 @@ CLIENTS = {
         "/wheels/tiny-1.0-py3-none-any.whl",
         "tiny works",
     ),
+    "pip, for the user": Client(
+        "python3",
+        "python3 -m pip install -q --disable-pip-version-check --force-reinstall "
+        "--index-url {url}/simple tiny && python3 -c 'import tiny; print(tiny.WORD, tiny.__file__)'",
+        "/wheels/tiny-1.0-py3-none-any.whl",
+        "tiny works /workspace/.local/",
+    ),
     "uv": Client(
         "uv",
         f"uv pip install -q --python {PYTHON} --index-url {{url}}/simple --target lib tiny && "
@@ -345,3 +352,26 @@ def test_a_client_works_and_brings_no_credential_to_the_origin(clients: World, n
         if field[0].lower() in CREDENTIALS
     ]
     assert brought == []
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.0.0.2", "0.0.0.0", "[::1]", "$(hostname)"])
+def test_a_server_of_the_sandbox_answers_by_all_its_names(clients: World, host: str) -> None:
+    serve = "python3 -m http.server --bind :: 8097 --directory /tmp >/dev/null 2>&1"
+    ask = f"curl -s -o /dev/null -w '%{{http_code}}' --retry 20 --retry-connrefused --retry-delay 0 http://{host}:8097/"
+    started = f"pgrep -f http.server >/dev/null || ({serve} &); {ask}"
+    assert clients.server.call(SESSION, started).stdout == "200"
+
+
+def test_git_has_an_identity_to_commit_with_and_a_shell_its_defaults(clients: World) -> None:
+    if which("git") is None:
+        pytest.skip("there is no git here")
+    said = clients.server.call(
+        SESSION,
+        "git init -q own && cd own && git commit -q --allow-empty -m x && git log --format='%an <%ae>'; cd; "
+        "echo $LANG $TERM ${PATH%%:*}; x='\u00e9'; echo ${#x}",
+    )
+    assert said.stdout.splitlines() == [
+        "sandbox <sandbox@localhost>",
+        "C.UTF-8 dumb /workspace/.local/bin",
+        "1",
+    ]

@@ -19,7 +19,7 @@ def template(sandbox: dict[str, Any] | None = None, **changes: Any) -> SandboxTe
 
 
 def with_kubernetes(sandbox: dict[str, Any]) -> SandboxTemplate:
-    proxy = {"targets": [{"name": "cluster", "type": "kubernetes"}]}
+    proxy = {"targets": [{"type": "kubernetes"}]}
     found = sandbox_template(inputs({"sandbox": sandbox, "proxy": proxy}))
     assert found is not None
     return found
