@@ -6,17 +6,19 @@ Thin: what to do with a CONNECT is decided in cred_proxy.connect, with a request
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable
 from typing import Any, cast
 
 from aiohttp import StreamReader, web
-from aiohttp.http import HttpRequestParser
+from aiohttp.http import HttpRequestParser, RawRequestMessage
+from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError, _ErrInfo
 
 from cli_mcp.api.endpoint import Endpoint
 from cred_proxy.connect import ESTABLISHED, HEAD_END, MAX_HEAD_BYTES, judge_connect, requested_target
 from cred_proxy.core import Admission, Core, Limits
 from cred_proxy.exchange import Exchange
+from cred_proxy.memory import BODY_BYTES, HEAD_BYTES, bound_transport
+from cred_proxy.pacing import Paced
 from cred_proxy.refusal import Reason, Refusal
 from cred_proxy.responses import OwnAnswer
 
@@ -25,29 +27,36 @@ _SHUTDOWN_SECONDS = 5.0
 # How long what a client still sends after its answer is read and thrown away, so that it sees the answer.
 _LINGERING_SECONDS = 2.0
 
-_BAD_REQUEST = 400
 _MALFORMED = Refusal(Reason.BAD_REQUEST, "this is not HTTP/1.1, or its head is too large")
+_TOO_LARGE = Refusal(Reason.HEAD_TOO_LARGE, f"a request head has at most {HEAD_BYTES} bytes")
 _INTERNAL = Refusal(Reason.INTERNAL, "its log says where")
+_REFUSALS = {refusal.answer.status: refusal for refusal in (_MALFORMED, _TOO_LARGE)}
+# What it costs to make and to end a connection's TLS, beside what is measured.
+_HANDSHAKE_SECONDS = 0.001
 
-Admit = Callable[[asyncio.Transport], Admission]
+
+def _head_size(head: RawRequestMessage | _ErrInfo) -> int:
+    """About what it had on the wire, in bytes; 0 for what is no request."""
+    if isinstance(head, _ErrInfo):
+        return 0
+    return len(head.path) + sum(len(name) + len(value) + len(": \r\n") for name, value in head.raw_headers)
 
 
 class ConnectProtocol(asyncio.Protocol):
     """Reads one CONNECT head and answers it; a granted one becomes a ClientConnection."""
 
-    def __init__(self, core: Core, server: web.Server, admit: Admit) -> None:
+    def __init__(self, core: Core, server: web.Server, admission: Admission) -> None:
         self._core = core
         self._server = server
-        self._admit = admit
+        self._admission = admission
         self._head = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's own are no subclass
+        bound_transport(self._transport)
         self._loop = asyncio.get_running_loop()
         self._expiry = self._loop.call_later(self._core.limits.connect_head_seconds, self._expire)
-        self._admission = self._admit(self._transport)
-        if not self._admission.granted:
-            self._refuse(Refusal(Reason.TOO_MANY_CONNECTIONS, "close some of this sandbox's connections"))
+        self._admission.hold(self._transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._expiry.cancel()
@@ -62,17 +71,21 @@ class ConnectProtocol(asyncio.Protocol):
         if end > MAX_HEAD_BYTES or (end < 0 and len(self._head) > MAX_HEAD_BYTES):
             self._refuse(Refusal(Reason.HEAD_TOO_LARGE, f"a CONNECT has at most {MAX_HEAD_BYTES} bytes"))
         elif end >= 0:
-            self._decide(bytes(self._head[:end]), at_once=end + len(HEAD_END) < len(self._head))
+            # The TLS layer must see the first byte of the handshake.
+            self._transport.pause_reading()
+            head = bytes(self._head[:end])
+            at_once = end + len(HEAD_END) < len(self._head)
+            self._core.turns.run(self._admission.client, lambda: self._decide(head, at_once=at_once))
 
     def _decide(self, head: bytes, *, at_once: bool) -> None:
+        if self._transport.is_closing():
+            return
         verdict = judge_connect(head, self._core.live.routing.table)
         if isinstance(verdict, Refusal):
             self._refuse(verdict, requested_target(head))
         elif at_once:
             self._refuse(Refusal(Reason.BAD_CONNECT, "wait for the answer before sending more"), str(verdict))
         else:
-            # The TLS layer must see the first byte of the handshake.
-            self._transport.pause_reading()
             self._expiry.cancel()
             self._handover = self._loop.create_task(self._end_tls(verdict))
 
@@ -91,6 +104,7 @@ class ConnectProtocol(asyncio.Protocol):
         context = core.leaves.context(target.host, core.live.authority)
         try:
             await core.turns.take(admission.client)
+            core.turns.charge(admission.client, _HANDSHAKE_SECONDS)
             self._transport.write(ESTABLISHED)
             transport = await self._loop.start_tls(
                 self._transport,
@@ -123,10 +137,18 @@ class ConnectProtocol(asyncio.Protocol):
         connection.begin(transport)
 
 
-class ClientConnection(RequestHandler):
+class ClientConnection(Paced, RequestHandler):
     """aiohttp's HTTP/1.1 server protocol inside a tunnel, with everything that it would say replaced."""
 
-    __slots__ = ("_core", "_deadlines", "_early", "_last_body", "admission", "target")
+    __slots__ = (
+        "_core",
+        "_deadlines",
+        "_early",
+        "_head_bytes",
+        "_last_body",
+        "admission",
+        "target",
+    )
 
     def __init__(self, core: Core, server: web.Server, admission: Admission, target: Endpoint) -> None:
         super().__init__(
@@ -135,12 +157,16 @@ class ClientConnection(RequestHandler):
             keepalive_timeout=core.limits.keepalive_seconds,
             access_log=None,  # type: ignore[arg-type]
             lingering_time=_LINGERING_SECONDS,
+            read_bufsize=BODY_BYTES,
         )
         self._read_ahead_one_request(core.limits)
         self._core = core
         self.admission = admission
         self.target = target
+        self._client = admission.client
+        self._turns = core.turns
         self._early = b""
+        self._head_bytes = 0
         self._last_body: StreamReader | None = None
         self._deadlines: dict[str, asyncio.TimerHandle] = {}
 
@@ -161,6 +187,7 @@ class ClientConnection(RequestHandler):
 
     def begin(self, transport: asyncio.Transport) -> None:
         """The handshake is done. `start_tls` delivers data, but never calls connection_made."""
+        bound_transport(transport)
         self.connection_made(transport)
         if self._early:
             early, self._early = self._early, b""
@@ -186,9 +213,32 @@ class ClientConnection(RequestHandler):
         if self.transport is None and not self._force_close:
             self._early += data
             return
+        super().data_received(data)
+
+    def _work_on(self, data: bytes) -> None:
         if data and self._buffer_paused:
             self._pause_transport_reading()
-        super().data_received(data)
+        if self._head_bytes > HEAD_BYTES:
+            return  # it is refused already
+        requests, body_bytes = self._request_count, self._body_bytes()
+        RequestHandler.data_received(self, data)
+        self._head_bytes += len(data)
+        if self._request_count == requests:
+            # Neither of a head nor of the fields behind a body (RFC 9112 section 7.1.2).
+            if (
+                self._messages
+                or self._reading_paused
+                or self._is_switched
+                or self._body_bytes() != body_bytes
+            ):
+                self._head_bytes = 0
+            elif self._head_bytes > HEAD_BYTES:
+                self._refuse_head()
+        elif self._head_bytes > HEAD_BYTES and _head_size(self._messages[-1][0]) > HEAD_BYTES:
+            self._messages.pop()
+            self._refuse_head()
+        else:
+            self._head_bytes = 0
         if self._messages:
             head, body = self._messages[-1]
             if not isinstance(head, _ErrInfo):
@@ -197,6 +247,23 @@ class ClientConnection(RequestHandler):
             # body, which would wait for its end.
             elif self._last_body is not None and not self._last_body.is_eof():
                 self._last_body.set_exception(RequestPayloadError("malformed"))
+
+    @property
+    def _is_switched(self) -> bool:
+        return self._upgraded or self._payload_parser is not None
+
+    def _body_bytes(self) -> int:
+        return 0 if self._last_body is None else self._last_body.total_bytes
+
+    def _refuse_head(self) -> None:
+        """As aiohttp does with what is malformed: it is answered after the request before it."""
+        too_large = _ErrInfo(_TOO_LARGE.answer.status, ValueError(), "")
+        self._messages.append((too_large, EMPTY_PAYLOAD))
+        if self._last_body is not None and not self._last_body.is_eof():
+            self._last_body.set_exception(RequestPayloadError("malformed"))
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        self._pause_transport_reading()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -215,7 +282,7 @@ class ClientConnection(RequestHandler):
         """The end of what a client sends is not seen behind what is not read, hence a limit here too."""
         super()._pause_transport_reading()
         if self.transport is not None:
-            self._expect("being read", self._core.limits.client_stall_seconds)
+            self._expect("being read", self._core.limits.unread_seconds)
 
     def _resume_transport_reading(self) -> None:
         super()._resume_transport_reading()
@@ -236,6 +303,12 @@ class ClientConnection(RequestHandler):
             self._met(what)
         self.admission.release()
         super().connection_lost(exc)
+
+    def _record_refused(self, refusal: Refusal, status: int) -> None:
+        """What no handler saw."""
+        exchange = Exchange(self.admission.client, str(self.target), "-", "-")
+        exchange.status, exchange.reason = status, refusal.reason
+        self._core.record(exchange.record())
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         # Where it happened, but not the message: that may quote what a client or an origin sent.
@@ -260,16 +333,14 @@ class ClientConnection(RequestHandler):
         """The answer to what is no HTTP (400, from the parser) or where the proxy failed (500)."""
         if isinstance(exc, ConnectionError):
             raise exc  # the client has gone; aiohttp ends the connection
-        refusal = _MALFORMED if status == _BAD_REQUEST else _INTERNAL
+        refusal = _REFUSALS.get(status, _INTERNAL)
         # The path of a request that could not be read is not known.
         path = request.raw_path if refusal is _INTERNAL else ""
         response = OwnAnswer(refusal, self._core.live.routing.table.get(self.target), path)
         response.force_close()
-        if refusal is _MALFORMED:
-            # No handler saw it; a failure of ours, the handler has recorded.
-            exchange = Exchange(self.admission.client, str(self.target), "-", "-")
-            exchange.status, exchange.reason = response.status, refusal.reason
-            self._core.record(exchange.record())
+        if refusal is not _INTERNAL:
+            # A failure of ours, the handler has recorded.
+            self._record_refused(refusal, response.status)
         else:
             self.log_exception(exc_info=exc)
         if request.writer.output_size > 0:

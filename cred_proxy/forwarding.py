@@ -18,6 +18,8 @@ from cred_proxy.upload import Upload
 from cred_proxy.upstream import FAILURES, Upstream, explain, next_chunk
 
 _SWITCHING_PROTOCOLS = 101
+# What the way of a request to its origin and the head of the response take, beside what is measured.
+_REQUEST_SECONDS = 0.0003
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -36,7 +38,7 @@ class Forwarder:
             connection.admission.client, str(connection.target), request.method, request.raw_path
         )
         try:
-            await self._core.turns.take(exchange.client)
+            await self._core.turns.take(exchange.client, _REQUEST_SECONDS)
             return await self._answer(request, connection, exchange)
         except (asyncio.CancelledError, ConnectionError):
             exchange.reason = Reason.CLIENT_GONE
@@ -69,7 +71,9 @@ class Forwarder:
             request.writer.output_size = 0
         upload = None
         if request.body_exists:
-            upload = Upload(request.content, self._core.limits.client_stall_seconds, exchange)
+            upload = Upload(
+                request.content, self._core.limits.client_stall_seconds, exchange, self._core.turns
+            )
         response: aiohttp.ClientResponse | None = None
         try:
             try:
@@ -106,6 +110,8 @@ class Forwarder:
             await (response.write_eof if content.at_eof() else response.write)(chunk)
             exchange.bytes_down += len(chunk)
         while True:
+            # What comes until then is one chunk.
+            await self._core.turns.take(exchange.client)
             try:
                 chunk = await next_chunk(content)
             except FAILURES:
@@ -114,7 +120,6 @@ class Forwarder:
                 return response
             if not chunk:
                 return response
-            await self._core.turns.take(exchange.client)
             await response.write(chunk)
             exchange.bytes_down += len(chunk)
 
@@ -136,7 +141,7 @@ class Forwarder:
         response.force_close()
         exchange.status = upstream.status
         await response.prepare(request)
-        await splice(request, protocol, exchange)
+        await splice(request, protocol, exchange, self._core.turns)
         return response
 
 

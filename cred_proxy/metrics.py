@@ -13,6 +13,11 @@ class Metrics:
         self.connections = Gauge(
             "cli_mcp_proxy_connections", "Open connections of clients", registry=registry
         )
+        self.hung_up = Counter(
+            "cli_mcp_proxy_hung_up",
+            "Connections over the limit of a client that keeps the proxy busy, ended without an answer",
+            registry=registry,
+        )
         self.current = Gauge(
             "cli_mcp_proxy_config_current",
             "1 while what is in the files is in use, 0 while they are invalid and the previous state is kept",

@@ -19,23 +19,31 @@ import contextlib
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from aiohttp import web
 from aiohttp.abc import AbstractResolver
 from prometheus_client import CollectorRegistry
 
+from cred_proxy.accepting import Acceptor
 from cred_proxy.audit import AuditSink
 from cred_proxy.client_connection import ClientConnection, ConnectProtocol
-from cred_proxy.core import Admission, Core, Limits
-from cred_proxy.fairness import ConnectionLimit
+from cred_proxy.core import Admission, Admissions, Core, Limits
+from cred_proxy.fairness import TURN_SECONDS, ConnectionLimit, Turns
 from cred_proxy.forwarding import Forwarder
+from cred_proxy.memory import TLS_BUFFER_BYTES, bound_socket, give_freed_memory_back, trim
 from cred_proxy.metrics import Metrics
+from cred_proxy.refusal import Reason, Refusal
 from cred_proxy.sources import AuthorityLoader, LiveState, Routing, RoutingLoader, Source
 from cred_proxy.upstream import Upstream
 
-_BACKLOG = 512
-# What asyncio reserves, and touches, for each TLS connection is 256 KiB. A request has two of them.
-_TLS_BUFFER_BYTES = 64 * 1024
+# As many as the kernel lets wait (listen(2)); while it is full, nobody gets in.
+_BACKLOG = 4096
+_TOO_MANY = Refusal(Reason.TOO_MANY_CONNECTIONS, "close some of this sandbox's connections")
+# After connections have ended, at most once in so long.
+_TRIM_SECONDS = 10.0
+# Of one that is ended as soon as it is accepted.
+_ACCEPT_SECONDS = 0.00001
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,48 +62,73 @@ class Listener:
         self._core = core
         self._on_closed = on_closed
         self._client = client
-        self._open: set[asyncio.Transport] = set()
-        self._server: asyncio.Server | None = None
+        self._beginning: set[asyncio.Task[None]] = set()
+        self._acceptor: Acceptor | None = None
 
-    async def listen(self, sock: socket.socket, http_server: web.Server) -> None:
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: ConnectProtocol(self._core, http_server, self._admit), sock=sock, backlog=_BACKLOG
-        )
+    def listen(self, sock: socket.socket, http_server: web.Server) -> None:
+        self._http_server = http_server
+        self._acceptor = Acceptor(sock, _BACKLOG, self._accepted)
 
     def assign(self, client: ClientIdentity) -> None:
         """From now on the listener is used by `client`: a sandbox that was kept ready got its session."""
         self._client = client
 
     def stop_accepting(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
 
     async def close(self) -> None:
         """Stop listening and end all connections at once."""
         self.stop_accepting()
-        for transport in list(self._open):
-            transport.abort()
+        for admission in self._core.admissions.through(self):
+            admission.end()
         self._on_closed(self)
         # One pass, so that their requests are cancelled when this returns.
         await asyncio.sleep(0)
 
-    def _admit(self, transport: asyncio.Transport) -> Admission:
-        client = self._client.name if self._client else _peer(transport)
-        granted = self._core.connection_limit.admit(client)
-        if granted:
-            self._open.add(transport)
-            self._core.metrics.connections.inc()
-        return Admission(client, transport, granted, self._release)
+    def _accepted(self, connection: socket.socket, peer: str) -> None:
+        client = self._client.name if self._client else peer
+        admission = self._core.admissions.admit(client, self)
+        if admission is None:
+            self._refuse(connection, client)
+        else:
+            self._core.turns.run(client, partial(self._begin, connection, admission))
 
-    def _release(self, admission: Admission) -> None:
-        self._open.discard(admission.transport)
-        self._core.connection_limit.release(admission.client)
-        self._core.metrics.connections.dec()
+    def _refuse(self, connection: socket.socket, client: str) -> None:
+        """For as little as it can cost: only who does not keep the proxy busy gets an answer."""
+        turns = self._core.turns
+        with connection:
+            if turns.has_time_for(client):
+                turns.charge(client, TURN_SECONDS)
+                self._core.record_connect(client, "-", _TOO_MANY.reason, _TOO_MANY.answer.status)
+                with contextlib.suppress(OSError):  # it has gone
+                    connection.send(_TOO_MANY.before_tls())
+            else:
+                self._core.metrics.hung_up.inc()
+        turns.charge(client, _ACCEPT_SECONDS)
 
+    def _begin(self, connection: socket.socket, admission: Admission) -> None:
+        try:
+            connection.getpeername()
+            bound_socket(self._core.admissions.limit.connections_of(admission.client), connection)
+        except OSError:  # reset while it waited
+            admission.end()
+        if admission.is_ended:
+            connection.close()
+            admission.release()
+            return
+        beginning = asyncio.get_running_loop().create_task(self._connect(connection, admission))
+        self._beginning.add(beginning)
+        beginning.add_done_callback(self._beginning.discard)
 
-def _peer(transport: asyncio.Transport) -> str:
-    name = transport.get_extra_info("peername")
-    return str(name[0]) if isinstance(name, tuple) else "local"
+    async def _connect(self, connection: socket.socket, admission: Admission) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: ConnectProtocol(self._core, self._http_server, admission), connection
+            )
+        except OSError:
+            connection.close()
+            admission.release()
 
 
 class CredentialProxy:
@@ -119,23 +152,38 @@ class CredentialProxy:
             limits=self.limits,
             metrics=self.metrics,
             audit=audit,
-            connection_limit=ConnectionLimit(
-                self.limits.connections_per_client, self.limits.connections_total
+            admissions=Admissions(
+                ConnectionLimit(self.limits.connections_per_client, self.limits.connections_total),
+                self._released,
             ),
         )
         for source in Source:
             self.metrics.current.labels(source.value).set(1)
         self._listeners: set[Listener] = set()
         self._upstream: Upstream | None = None
+        self._trim: asyncio.TimerHandle | None = None
         self._http_server: web.Server | None = None
+
+    def _released(self, client: str) -> None:
+        self.metrics.connections.set(self.open_connections)
+        if self._upstream is not None and not self._core.admissions.limit.connections_of(client):
+            self._upstream.forget(client)
+        if self._trim is None:
+            self._trim = asyncio.get_running_loop().call_later(_TRIM_SECONDS, self._trim_memory)
+
+    def _trim_memory(self) -> None:
+        self._trim = None
+        trim()
 
     async def serve(self, sock: socket.socket, client: ClientIdentity | None = None) -> Listener:
         """Serve a socket that listens. Without `client`, each peer's IP address is one of its own."""
         if self._upstream is None:
-            asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES
+            asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
+            give_freed_memory_back()
             self._upstream = Upstream(
                 self.limits,
-                self._core.connection_limit.is_connected,
+                self._core.turns,
+                self._core.admissions.limit.connections_of,
                 self._resolver() if self._resolver else None,
             )
             self._http_server = web.Server(
@@ -143,7 +191,7 @@ class CredentialProxy:
             )
         assert self._http_server is not None
         listener = Listener(self._core, client, self._listeners.discard)
-        await listener.listen(sock, self._http_server)
+        listener.listen(sock, self._http_server)
         self._listeners.add(listener)
         return listener
 
@@ -164,7 +212,7 @@ class CredentialProxy:
 
     def own_upstream(self) -> Upstream:
         """A client like the proxy's own, for requests that are nobody's."""
-        return Upstream(self.limits, lambda client: True, self._resolver() if self._resolver else None)
+        return Upstream(self.limits, Turns(), lambda client: 1, self._resolver() if self._resolver else None)
 
     @property
     def problems(self) -> dict[Source, str]:
@@ -173,7 +221,7 @@ class CredentialProxy:
 
     @property
     def open_connections(self) -> int:
-        return self._core.connection_limit.open_connections
+        return self._core.admissions.limit.open_connections
 
     async def close(self, drain_seconds: float = 0.0) -> None:
         """Stop accepting, let requests finish for `drain_seconds`, then end them."""
@@ -185,8 +233,10 @@ class CredentialProxy:
                 connection.drain()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(drain_seconds):
-                    await self._core.connection_limit.idle.wait()
+                    await self._core.admissions.limit.idle.wait()
         for listener in list(self._listeners):
             await listener.close()
         if self._upstream is not None:
             await self._upstream.close()
+        if self._trim is not None:
+            self._trim.cancel()

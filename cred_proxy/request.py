@@ -21,6 +21,8 @@ _KUBERNETES_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"
 _ORIGIN_FORM = re.compile(r"/[\x21\x22\x24-\x7e]*")  # printable ASCII without `#`
 _CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
 _WEBSOCKET = ["websocket"]
+# Each member is looked for among all fields.
+_MAX_CONNECTION_CHARACTERS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,8 @@ def _check_framing(head: RequestHead, route: Route) -> Refusal | None:
     expectations = values_of(head.fields, "expect")
     if expectations and [value.lower() for value in expectations] != ["100-continue"]:
         return Refusal(Reason.EXPECTATION, "the only expectation is 100-continue")
+    if sum(map(len, values_of(head.fields, "connection"))) > _MAX_CONNECTION_CHARACTERS:
+        return Refusal(Reason.BAD_REQUEST, f"Connection has at most {_MAX_CONNECTION_CHARACTERS} characters")
     if any(not value.isascii() and not _is_utf8(value) for _, value in head.fields):
         return Refusal(Reason.BAD_REQUEST, "header values must be UTF-8")
     return None

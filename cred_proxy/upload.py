@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from aiohttp import StreamReader
 
 from cred_proxy.exchange import Exchange
+from cred_proxy.fairness import Turns
 from cred_proxy.refusal import Reason, Refusal
 
 
@@ -17,10 +18,11 @@ class Upload:
     """aiohttp reads the chunks in a task of its own, which may outlive the response; what remains of the
     client's body then belongs to somebody else, hence `stop`."""
 
-    def __init__(self, content: StreamReader, stall_seconds: float, exchange: Exchange) -> None:
+    def __init__(self, content: StreamReader, stall_seconds: float, exchange: Exchange, turns: Turns) -> None:
         self._content = content
         self._stall_seconds = stall_seconds
         self._exchange = exchange
+        self._turns = turns
         self._read: asyncio.Task[bytes] | None = None
         self._stalled = False
         self._stopped = False
@@ -28,6 +30,8 @@ class Upload:
     async def chunks(self) -> AsyncIterator[bytes]:
         """Raises UploadStopped, so that an incomplete body never looks complete to the origin."""
         while True:
+            # What comes until then is one chunk.
+            await self._turns.take(self._exchange.client)
             if self._stopped:
                 raise UploadStopped
             self._read = asyncio.ensure_future(self._content.readany())

@@ -11,7 +11,9 @@ from yarl import URL
 
 from cli_mcp.proxy_config import UpstreamConfig
 from cred_proxy.core import Limits
+from cred_proxy.fairness import Turns
 from cred_proxy.headers import Fields
+from cred_proxy.memory import BODY_BYTES, origin_socket
 from cred_proxy.origin_connection import OriginConnection
 from cred_proxy.refusal import Reason, Refusal
 from cred_proxy.request import Forward
@@ -75,13 +77,19 @@ class Upstream:
     """
 
     def __init__(
-        self, limits: Limits, is_connected: Callable[[str], bool], resolver: AbstractResolver | None = None
+        self,
+        limits: Limits,
+        turns: Turns,
+        connections_of: Callable[[str], int],
+        resolver: AbstractResolver | None = None,
     ) -> None:
-        """`is_connected` tells whether a client has a connection to the proxy."""
+        """`connections_of` tells how many a client has to the proxy."""
         self._limits = limits
-        self._is_connected = is_connected
+        self._turns = turns
+        self._connections_of = connections_of
         self._resolver = resolver
         self._sessions: dict[str, aiohttp.ClientSession] = {}
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def send(
         self,
@@ -106,7 +114,7 @@ class Upstream:
             query_string=forward.query,
             encoded=True,
         )
-        session = self._sessions.get(client) or await self._begin(client)
+        session = self._sessions.get(client) or self._begin(client)
         return await session.request(
             forward.method,
             url,
@@ -116,27 +124,33 @@ class Upstream:
             ssl=_trust(certificate_authority, config.ca_bundle),
             server_hostname=server_name,
             proxy=config.http_proxy,
+            read_bufsize=BODY_BYTES,
         )
 
-    async def _begin(self, client: str) -> aiohttp.ClientSession:
-        """A new client's session. Those of clients that have gone end now, so that they do not pile up."""
-        gone = [name for name in self._sessions if not self._is_connected(name)]
-        ended = [self._sessions.pop(name) for name in gone]
-        session = self._sessions[client] = self._session()
-        for one in ended:
-            await one.close()
+    def forget(self, client: str) -> None:
+        """The client's last connection has ended. Whoever has its name next, such as a pod that is given the
+        same address, gets nothing of what it left."""
+        session = self._sessions.pop(client, None)
+        if session is not None:
+            ending = asyncio.get_running_loop().create_task(session.close())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    def _begin(self, client: str) -> aiohttp.ClientSession:
+        session = self._sessions[client] = self._session(client)
         return session
 
-    def _session(self) -> aiohttp.ClientSession:
+    def _session(self, client: str) -> aiohttp.ClientSession:
         limits = self._limits
         connector = aiohttp.TCPConnector(
             # Bounded by the connections of the clients.
             limit=0,
             keepalive_timeout=limits.upstream_keepalive_seconds,
             resolver=self._resolver,
+            socket_factory=lambda address: origin_socket(self._connections_of(client), address),
         )
         connector._factory = partial(  # type: ignore[assignment]  # what it makes is one of aiohttp's
-            OriginConnection, loop=asyncio.get_running_loop()
+            OriginConnection, client, self._turns, loop=asyncio.get_running_loop()
         )
         return aiohttp.ClientSession(
             connector=connector,
@@ -155,8 +169,10 @@ class Upstream:
         )
 
     async def close(self) -> None:
-        for session in self._sessions.values():
-            await session.close()
+        for client in list(self._sessions):
+            self.forget(client)
+        if self._ending:
+            await asyncio.wait(self._ending)
 
 
 async def next_chunk(content: aiohttp.StreamReader) -> bytes:

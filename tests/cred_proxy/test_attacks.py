@@ -229,7 +229,7 @@ async def test_a_client_that_leaves_behind_what_nobody_reads_holds_no_connection
         await writer.wait_closed()
 
     origin.respond = respond
-    limits = Limits(client_stall_seconds=0.5)
+    limits = Limits(unread_seconds=0.5)
     async with Harness(tmp_path, origin_authority, (allow(origin),), limits=limits) as harness:
         client = await harness.tunnel(origin.endpoint)
         await client.send(2 * f"GET / HTTP/1.1\r\nHost: {origin.endpoint}\r\n\r\n".encode())

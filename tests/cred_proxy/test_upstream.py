@@ -12,6 +12,7 @@ from aiohttp.base_protocol import BaseProtocol
 from cli_mcp.api.endpoint import Endpoint
 from cli_mcp.proxy_config import UpstreamConfig
 from cred_proxy.core import Limits
+from cred_proxy.fairness import Turns
 from cred_proxy.refusal import Reason
 from cred_proxy.request import Forward
 from cred_proxy.routes import AllowlistRoute
@@ -74,8 +75,7 @@ async def test_a_body_whose_connection_has_just_ended_is_cut_off_and_no_failure_
 async def test_clients_do_not_share_connections_and_leave_none_behind(
     origin: Origin, origin_authority: PrivateAuthority
 ) -> None:
-    connected = {"a", "b"}
-    upstream = Upstream(Limits(), connected.__contains__, LoopbackResolver())
+    upstream = Upstream(Limits(), Turns(), lambda client: 1, LoopbackResolver())
     route = AllowlistRoute(Endpoint(origin.host, origin.port))
     config = UpstreamConfig(ca_bundle=origin_authority.pem)
 
@@ -87,10 +87,10 @@ async def test_clients_do_not_share_connections_and_leave_none_behind(
     for client in ("a", "b", "a", "b"):
         await get(client)
     assert [request.connection for request in origin.requests] == [1, 2, 1, 2]
-    connected.remove("a")
+    upstream.forget("a")
     await get("b")
-    assert origin.open_connections == 2
-    await get("c")
-    await eventually(lambda: origin.open_connections == 2)  # that of `a` is closed
+    await eventually(lambda: origin.open_connections == 1)
+    await get("a")
+    assert origin.requests[-1].connection == 3
     await upstream.close()
     await eventually(lambda: origin.open_connections == 0)
