@@ -208,6 +208,11 @@ class ClientConnection(Paced, RequestHandler):
         if idle:
             self.force_close()
 
+    def end_request(self) -> None:
+        """Cut off the request that is served, if there is one; the next is judged anew."""
+        if self._request_in_progress:
+            self.admission.transport.abort()
+
     def data_received(self, data: bytes) -> None:
         # The first request may share a segment with the end of the handshake.
         if self.transport is None and not self._force_close:

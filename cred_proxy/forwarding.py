@@ -1,6 +1,7 @@
 """One request from a client to its origin and the response back, streamed in both directions."""
 
 import asyncio
+from contextlib import nullcontext
 from typing import cast
 
 import aiohttp
@@ -16,6 +17,7 @@ from cred_proxy.routes import Route
 from cred_proxy.tunnel import splice
 from cred_proxy.upload import Upload
 from cred_proxy.upstream import FAILURES, Upstream, explain, next_chunk
+from cred_proxy.watch import Watch, Watches, frames_of, is_watch
 
 _SWITCHING_PROTOCOLS = 101
 # What the way of a request to its origin and the head of the response take, beside what is measured.
@@ -24,9 +26,10 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Forwarder:
-    def __init__(self, core: Core, upstream: Upstream) -> None:
+    def __init__(self, core: Core, upstream: Upstream, watches: Watches) -> None:
         self._core = core
         self._upstream = upstream
+        self._watches = watches
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """The handler that aiohttp calls for every request, one at a time on each connection.
@@ -109,11 +112,25 @@ class Forwarder:
         if chunk:
             await (response.write_eof if content.at_eof() else response.write)(chunk)
             exchange.bytes_down += len(chunk)
+        frames = frames_of(upstream) if is_watch(route, forward) else None
+        with self._watches.opened(frames) if frames else nullcontext() as watch:
+            if watch:
+                watch.feed(chunk)
+            return await self._pass_body(request, content, response, exchange, watch)
+
+    async def _pass_body(
+        self,
+        request: web.BaseRequest,
+        content: aiohttp.StreamReader,
+        response: web.StreamResponse,
+        exchange: Exchange,
+        watch: Watch | None,
+    ) -> web.StreamResponse:
         while True:
             # What comes until then is one chunk.
             await self._core.turns.take(exchange.client)
             try:
-                chunk = await next_chunk(content)
+                chunk = await (watch.next_chunk(content) if watch else next_chunk(content))
             except FAILURES:
                 _cut_off(request)
                 exchange.reason = Reason.CUT_OFF

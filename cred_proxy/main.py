@@ -32,7 +32,8 @@ from cred_proxy.sources import (
 )
 from cred_proxy.target_checks import TargetChecks, asking
 
-DRAIN_SECONDS = 25.0
+# A command runs for 300 s at most, and so does what it fetches.
+DRAIN_SECONDS = 310.0
 
 _log = logging.getLogger("cred_proxy")
 
@@ -131,11 +132,12 @@ async def _run(options: Options) -> None:
     ]
     await stop.wait()
     _log.info("stopping; requests have %g s to finish", options.drain_seconds)
+    # What is withdrawn meanwhile ends meanwhile.
+    await proxy.close(options.drain_seconds)
     for task in background:
         task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.gather(*background)
-    await proxy.close(options.drain_seconds)
     audit_log.close()
     await health.cleanup()
 

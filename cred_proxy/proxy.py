@@ -25,6 +25,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractResolver
 from prometheus_client import CollectorRegistry
 
+from cli_mcp.api.endpoint import Endpoint
 from cred_proxy.accepting import Acceptor
 from cred_proxy.audit import AuditSink
 from cred_proxy.client_connection import ClientConnection, ConnectProtocol
@@ -34,8 +35,10 @@ from cred_proxy.forwarding import Forwarder
 from cred_proxy.memory import TLS_BUFFER_BYTES, bound_socket, give_freed_memory_back, trim
 from cred_proxy.metrics import Metrics
 from cred_proxy.refusal import Reason, Refusal
+from cred_proxy.routes import withdrawn
 from cred_proxy.sources import AuthorityLoader, LiveState, Routing, RoutingLoader, Source
 from cred_proxy.upstream import Upstream
+from cred_proxy.watch import Watches
 
 # As many as the kernel lets wait (listen(2)); while it is full, nobody gets in.
 _BACKLOG = 4096
@@ -160,6 +163,7 @@ class CredentialProxy:
         for source in Source:
             self.metrics.current.labels(source.value).set(1)
         self._listeners: set[Listener] = set()
+        self._watches = Watches()
         self._upstream: Upstream | None = None
         self._trim: asyncio.TimerHandle | None = None
         self._http_server: web.Server | None = None
@@ -187,7 +191,7 @@ class CredentialProxy:
                 self._resolver() if self._resolver else None,
             )
             self._http_server = web.Server(
-                Forwarder(self._core, self._upstream).handle, handler_cancellation=True
+                Forwarder(self._core, self._upstream, self._watches).handle, handler_cancellation=True
             )
         assert self._http_server is not None
         listener = Listener(self._core, client, self._listeners.discard)
@@ -197,13 +201,23 @@ class CredentialProxy:
 
     def reload(self) -> dict[Source, str | None]:
         """Take over what changed, for new requests; for each source None, or why it stays as it was.
-        Requests that run go on with what they began with."""
+        Requests that run go on with what they began with, unless where they go to is no longer allowed."""
+        before = self._core.live.routing.table
         outcomes = self._core.live.reload()
+        self._end_requests_to(withdrawn(before, self._core.live.routing.table))
         for source, problem in outcomes.items():
             self.metrics.reloads.labels(source.value, "refused" if problem else "taken").inc()
             self.metrics.current.labels(source.value).set(0 if problem else 1)
         self._core.leaves.keep_only({endpoint.host for endpoint in self._core.live.routing.table})
         return outcomes
+
+    def _end_requests_to(self, withdrawn: set[Endpoint]) -> None:
+        if self._http_server is None or not withdrawn:
+            return
+        for connection in self._http_server.connections:
+            assert isinstance(connection, ClientConnection)
+            if connection.target in withdrawn:
+                connection.end_request()
 
     @property
     def routing(self) -> Routing:
@@ -224,7 +238,9 @@ class CredentialProxy:
         return self._core.admissions.limit.open_connections
 
     async def close(self, drain_seconds: float = 0.0) -> None:
-        """Stop accepting, let requests finish for `drain_seconds`, then end them."""
+        """Stop accepting, let requests finish for `drain_seconds`, then end them. Watches end at once, as if
+        their origin had: their clients go on elsewhere."""
+        self._watches.end()
         for listener in self._listeners:
             listener.stop_accepting()
         if self._http_server is not None:

@@ -1,21 +1,21 @@
 """What the proxy runs on, and how it is exchanged while it runs: routes with their credentials, authorities.
 
 Both are loaded anew on `reload`. What cannot be used is reported and changes nothing: the state before it
-stays.
+stays, but for routes that the configuration no longer lists.
 """
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
 from cli_mcp.authority import CERTIFICATE_FILE, KEY_FILE
 from cli_mcp.kubeconfig import MAX_KUBECONFIG_BYTES, InvalidKubeconfig, parse_kubeconfig
-from cli_mcp.proxy_config import InvalidProxyConfig, UpstreamConfig, parse_proxy_config
+from cli_mcp.proxy_config import InvalidProxyConfig, ProxyConfig, UpstreamConfig, parse_proxy_config
 from cred_proxy.certificates import Authority, InvalidAuthority, parse_authorities, signing_authority
-from cred_proxy.routes import InvalidRoutes, RouteTable, build_routes
+from cred_proxy.routes import InvalidRoutes, RouteTable, build_routes, narrowed
 
 MAX_FILE_BYTES = MAX_KUBECONFIG_BYTES
 
@@ -35,6 +35,14 @@ class Routing:
     upstream: UpstreamConfig
 
 
+class CredentialsUnusable(InvalidSource):
+    """The kubeconfig cannot be used. What `config` no longer lists ends all the same."""
+
+    def __init__(self, message: str, config: ProxyConfig) -> None:
+        super().__init__(message)
+        self.config = config
+
+
 RoutingLoader = Callable[[], Routing]
 AuthorityLoader = Callable[[], tuple[Authority, ...]]
 
@@ -49,12 +57,15 @@ def routing_from_files(config: Path, kubeconfig: Path | None) -> RoutingLoader:
             raise InvalidSource(f"{config}: {error}") from None
         try:
             credentials = parse_kubeconfig(_read(kubeconfig)) if kubeconfig and parsed.kubernetes else None
+        except InvalidSource as error:
+            raise CredentialsUnusable(str(error), parsed) from None
         except InvalidKubeconfig as error:
-            raise InvalidSource(f"{kubeconfig} {error}") from None
+            raise CredentialsUnusable(f"{kubeconfig} {error}", parsed) from None
         try:
             return Routing(build_routes(parsed, credentials), parsed.upstream)
         except InvalidRoutes as error:
-            raise InvalidSource(f"{kubeconfig or 'no kubeconfig given'}: {error}") from None
+            message = f"{kubeconfig or 'no kubeconfig given'}: {error}"
+            raise CredentialsUnusable(message, parsed) from None
 
     return load
 
@@ -125,7 +136,11 @@ class LiveState:
         return None
 
     def _reload_routing(self) -> None:
-        self.routing = self._load_routing()
+        try:
+            self.routing = self._load_routing()
+        except CredentialsUnusable as error:
+            self.routing = replace(self.routing, table=narrowed(self.routing.table, error.config))
+            raise
 
     def _reload_authorities(self) -> None:
         loaded = self._load_authorities()

@@ -5,7 +5,8 @@
 | replicas | server (and proxy, at most two) scale and roll nothing; disruption budgets come and go |
 | serverContainer | the server rolls |
 | ssh | the gateway rolls when its Secrets change; routes and keys are read at each login |
-| proxy | the proxy rolls when its routes change; sandboxes when the kubeconfig that they see changes |
+| proxy | routes are read again, in place; the proxy rolls when it gets or loses its Secret with a kubeconfig,
+  sandboxes when the kubeconfig that they see changes |
 | sandbox.image, env, resources, placement, dns, isolationTest, workspace.size | a new pool hash: unclaimed
   sandboxes retire and are replaced, claimed ones keep what they started with |
 | sandbox.warmPoolSize, idleTimeout, max*, workspace.retain, tools | nothing rolls; the server reads it |
@@ -260,7 +261,6 @@ def _proxy_values(inputs: Inputs) -> Values:
     secret = (target.secret_name or inputs.parent.names.kubeconfig) if target else ""
     return {
         "proxy_replicas": min(inputs.spec.replicas, MAX_PROXY_REPLICAS),
-        "proxy_config_hash": inputs.routes.config_hash,
         "kubeconfig_secret": secret,
     }
 

@@ -5,7 +5,6 @@ A kubeconfig that went missing or bad takes no route away: the last good one sta
 target that the instance no longer lists goes at once.
 """
 
-import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -34,14 +33,12 @@ _CACHED_KUBECONFIGS = 256
 @dataclass(frozen=True, slots=True)
 class Routes:
     """The two keys of the proxy's ConfigMap. `reach` has a text for each endpoint that they let through to;
-    `complete` says that every target has its routes; another `config_hash` rolls the proxy, which takes over
-    the rest of the file in place."""
+    `complete` says that every target has its routes. The proxy takes both over in place."""""
 
     proxy_config: str
     kubeconfig: str
     reach: tuple[str, ...]
     complete: bool
-    config_hash: str = ""
 
 
 def plan_routes(request: HookRequest, spec: InstanceSpec) -> tuple[Routes, list[Problem]]:
@@ -166,8 +163,6 @@ def _last_good(request: HookRequest, proxy: Proxy, own: OwnSecrets) -> Routes:
 
 
 def _routes(config: ProxyConfig, kubeconfig: str, *, complete: bool = True) -> Routes:
-    written = config.model_dump_json(by_alias=True, exclude={"own_secrets"})
-    config_hash = hashlib.sha256(written.encode()).hexdigest()[:16]
-    if config.own_secrets is not None:
-        written = config.model_dump_json(by_alias=True)
-    return Routes(written, kubeconfig, config.reach(), complete, config_hash)
+    left_out = {"own_secrets"} if config.own_secrets is None else None
+    written = config.model_dump_json(by_alias=True, exclude=left_out)
+    return Routes(written, kubeconfig, config.reach(), complete)

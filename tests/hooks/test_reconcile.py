@@ -272,7 +272,7 @@ ROLLS = {
     "tools": (["bash", "files"], False, False, False),
     "serverContainer": ({"imagePullPolicy": "Always"}, True, False, False),
     "proxy.targets": (ALLOWLIST["targets"], False, True, True),
-    "proxy.upstream": ({"httpProxy": "http://proxy.example.com:3128"}, False, True, False),
+    "proxy.upstream": ({"httpProxy": "http://proxy.example.com:3128"}, False, False, False),
     "ssh": (SSH, False, False, False),
     "sandbox.image": ("registry.example.com/other:1", False, False, True),
     "sandbox.idleTimeout": ("1h", False, False, False),
@@ -438,6 +438,19 @@ def test_a_new_token_rolls_nothing(world: World) -> None:
     world.secret("cli-mcp-demo-kubeconfig", {"kubeconfig": json.dumps(KUBECONFIG | {"users": users})})
     world.run()
     assert world.writes_since(start) == ["update secrets cli-mcp-demo-kubeconfig 200"]
+
+
+def test_a_changed_allowlist_reaches_the_proxys_files_and_rolls_nothing(world: World) -> None:
+    def spec(*domains: str) -> dict[str, Any]:
+        return {"proxy": {"targets": [*KUBERNETES["targets"], {"type": "allowlist", "domains": [*domains]}]}}
+
+    settled(world, spec("one.example.com", "two.example.com"))
+    names = ("cli-mcp-demo", "cli-mcp-demo-proxy")
+    before = [pod_template(world.get("deployments.apps", name)) for name in names]
+    settled(world, spec("two.example.com", "three.example.com"))
+    assert [pod_template(world.get("deployments.apps", name)) for name in names] == before
+    config = json.loads(world.get("configmaps", "cli-mcp-demo-proxy")["data"]["proxy-config.json"])
+    assert [route["host"] for route in config["allowlist"]] == ["two.example.com", "three.example.com"]
 
 
 def test_no_credential_reaches_a_child(world: World) -> None:
