@@ -33,7 +33,7 @@ _CACHED_KUBECONFIGS = 256
 @dataclass(frozen=True, slots=True)
 class Routes:
     """The two keys of the proxy's ConfigMap. `reach` has a text for each endpoint that they let through to;
-    `complete` says that every target has its routes. The proxy takes both over in place."""""
+    `complete` says that every target has its routes. The proxy takes both over in place."""
 
     proxy_config: str
     kubeconfig: str

@@ -1,17 +1,19 @@
-"""Watches end after a whole event when the proxy does; what is no watch, and what has no whole event, does not."""
+"""Watches end after a whole event when the proxy does; what else is cut off can be told from a whole."""
 
 import asyncio
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from cli_mcp.api.endpoint import Endpoint
-from cli_mcp.kubeconfig import KubernetesServer
 from cred_proxy.request import Forward
 from cred_proxy.routes import AllowlistRoute, KubernetesRoute, Route
 from cred_proxy.watch import Frames, JsonLines, LengthPrefixed, is_watch
 from tests.cred_proxy.harness import Client, Harness, eventually
 from tests.cred_proxy.origin import Origin, Received
+
+if TYPE_CHECKING:
+    from cli_mcp.kubeconfig import KubernetesServer
 
 EVENT = b'{"type":"ADDED","object":{}}\n'
 PROTOBUF = (5).to_bytes(4, "big") + b"event"
