@@ -80,7 +80,7 @@ def test_no_request_fails_and_no_watch_breaks_off_while_everything_rolls(ready: 
     def roll(deployment: str) -> Callable[[], None]:
         return lambda: _kubectl(ready, "rollout", "restart", f"deployment/{deployment}")
 
-    changes = (
+    changes: tuple[Callable[[], None], ...] = (
         roll(f"cli-mcp-{ready.name}-proxy"),
         lambda: with_allowed(ready, f"host-{next(turn)}.example.com"),
         roll(f"cli-mcp-{ready.name}"),
