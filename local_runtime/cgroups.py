@@ -21,6 +21,7 @@ _DIGEST_CHARACTERS = 8
 _REMOVE_SECONDS = 5.0
 _REMOVE_POLL_SECONDS = 0.02
 CONTROLLERS = ("memory", "pids", "cpu")
+SOCKETS_SHARE_OF_MEMORY = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,11 @@ class Limits:
     memory_bytes: int
     processes: int
     cpu_shares: int
+
+    @property
+    def socket_bytes(self) -> int:
+        """For the buffers of its sockets, where they do not count as memory."""
+        return self.memory_bytes // SOCKETS_SHARE_OF_MEMORY
 
 
 def cpu_shares(request_millicores: int) -> int:
@@ -43,7 +49,12 @@ def settings(limits: Limits, *, version: int) -> dict[str, list[tuple[str, str]]
     if version == 1:
         return {
             # memsw counts memory and swap together: no swap beyond the limit.
-            "memory": [("memory.limit_in_bytes", memory), ("memory.memsw.limit_in_bytes", memory)],
+            # Buffers of TCP sockets are counted apart from it, and not at all without a limit.
+            "memory": [
+                ("memory.limit_in_bytes", memory),
+                ("memory.memsw.limit_in_bytes", memory),
+                ("memory.kmem.tcp.limit_in_bytes", str(limits.socket_bytes)),
+            ],
             "pids": [("pids.max", str(limits.processes))],
             "cpu": [("cpu.shares", str(limits.cpu_shares))],
         }
@@ -57,7 +68,7 @@ def settings(limits: Limits, *, version: int) -> dict[str, list[tuple[str, str]]
 
 
 # Swap accounting can be off (swapaccount=0, CONFIG_MEMCG_SWAP); then there is no such file.
-_OPTIONAL_FILES = {"memory.memsw.limit_in_bytes", "memory.swap.max"}
+_OPTIONAL_FILES = {"memory.memsw.limit_in_bytes", "memory.swap.max", "memory.kmem.tcp.limit_in_bytes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +157,10 @@ class SessionGroups:
         new, self._kills_seen = kills > self._kills_seen, kills
         return new
 
+    def socket_bytes(self) -> int:
+        """What the buffers of its sockets take, where that is not counted as its memory."""
+        return sum(_socket_bytes(directory, parent) for directory, parent in self.directories.items())
+
     def remove(self) -> None:
         """Kill what is left in the groups and remove them; blocks until they are gone, at most 5 seconds."""
         for directory in self.directories:
@@ -161,6 +176,15 @@ def _memory_kills(directory: Path, parent: Parent) -> int:
     except OSError:
         return 0  # the group is gone with its session
     return int(counters.get("oom_kill", 0))
+
+
+def _socket_bytes(directory: Path, parent: Parent) -> int:
+    if parent.version != 1 or "memory" not in parent.controllers:
+        return 0
+    try:
+        return int((directory / "memory.kmem.tcp.usage_in_bytes").read_text())
+    except OSError:
+        return 0  # a kernel that does not count them, or the group is gone with its session
 
 
 @dataclass(frozen=True, slots=True)

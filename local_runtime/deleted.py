@@ -1,7 +1,8 @@
 """The disk space of files that have no name any more and are still in use by a sandbox's processes.
 
-A tree does not show them, and they take space until the last process lets go of them. Not found are those
-that are in no descriptor table of a process and mapped by none, such as descriptors under way in a socket.
+A tree does not show them, and they take space until the last process lets go of them. What is in no
+descriptor table and mapped by no process, since its descriptor is under way in a socket, cannot be found;
+that there is such a descriptor can (Linux 5.6 and later).
 """
 
 import ctypes
@@ -10,71 +11,114 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-_STAT_BLOCK_BYTES = 512  # st_blocks, stat(2)
+from local_runtime.trees import GiveUp
+
 _libc = ctypes.CDLL(None, use_errno=True)
-_KCMP = {"x86_64": 312, "aarch64": 272}.get(os.uname().machine, -1)  # unknown: no two tables are the same
-_KCMP_FILES = 2
 _PIDFD_GETFD = 438
 _TABLE_SIZE = re.compile(r"^FDSize:\t([0-9]+)$", re.MULTILINE)
+_STAT_BLOCK_BYTES = 512  # st_blocks, stat(2)
 _DELETED = " (deleted)\n"  # proc_pid_maps(5)
+_UNDER_WAY = "scm_fds:"  # fdinfo of a unix socket
+_LOOKS_PER_QUESTION = 256
 
 
-def deleted_bytes(pids: Iterable[int], device: int) -> int:
+@dataclass(frozen=True, slots=True)
+class Unnamed:
+    """What files without a name take. `complete` is false when it was given up, `hidden` true when there are
+    processes that may not be looked into."""
+
+    used_bytes: int
+    descriptors_under_way: int
+    complete: bool
+    hidden: bool = False
+
+
+def unnamed(pids: Iterable[int], device: int, give_up: GiveUp = lambda: False) -> Unnamed:
     """What files without a name on the file system `device` take, each counted once.
 
-    Of a file that is mapped and not open the size of the mappings is counted. A process that ends meanwhile,
-    or that this user may not look into, has none.
+    Of a file that is mapped and not open the size of the mappings is counted. A process that ends meanwhile
+    has none. Threads can have descriptors of their own, and outlive the first one of their process.
     """
-    opened: dict[int, int] = {}
-    mapped: dict[int, int] = {}
-    for pid in pids:
+    looking = _Look(device, give_up)
+    complete = True
+    try:
+        for pid in pids:
+            looking.at_process(pid)
+    except _GivenUp:
+        complete = False
+    return Unnamed(
+        sum((looking.mapped | looking.opened).values()),
+        looking.descriptors_under_way,
+        complete,
+        looking.hidden,
+    )
+
+
+class _GivenUp(Exception):
+    pass
+
+
+class _Look:
+    def __init__(self, device: int, give_up: GiveUp) -> None:
+        self.opened: dict[int, int] = {}
+        self.mapped: dict[int, int] = {}
+        self.descriptors_under_way = 0
+        self.hidden = False
+        self._device = device
+        self._give_up = give_up
+        self._looks = 0
+
+    def at_process(self, pid: int) -> None:
+        """Its threads share their mappings, but the first one may have lost them by having ended."""
         try:
-            threads = _threads(pid)
+            threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - names, thousands of them
             for thread in threads:
-                opened.update(_open_files(pid, thread, device))
-            for inode, size_bytes in _mappings(pid, threads, device):
-                mapped[inode] = mapped.get(inode, 0) + size_bytes
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-    return sum((mapped | opened).values())
+                self._at_descriptors(pid, f"/proc/{pid}/task/{thread}")
+            if threads:
+                self._at_mappings(f"/proc/{pid}/task/{threads[-1]}")
+        except (FileNotFoundError, ProcessLookupError):
+            return
+        except PermissionError:
+            self.hidden = True
 
+    def _count_look(self) -> None:
+        self._looks += 1
+        if self._looks % _LOOKS_PER_QUESTION == 0 and self._give_up():
+            raise _GivenUp
 
-def _threads(pid: int) -> list[int]:
-    """Of a process, one thread for each table of descriptors. The first may have ended before the others, and
-    then it has none; each may have one of its own (clone(2) without CLONE_FILES)."""
-    found: list[int] = []
-    for thread in (int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()):
-        if not found or _libc.syscall(_KCMP, found[-1], thread, _KCMP_FILES, 0, 0) != 0:
-            found.append(thread)
-    return found
+    def _at_descriptors(self, pid: int, directory: str) -> None:
+        try:
+            with os.scandir(f"{directory}/fd") as descriptors:
+                for descriptor in descriptors:
+                    self._at_descriptor(directory, descriptor)
+        except PermissionError:
+            for status in _taken(pid):
+                self._count_look()
+                self._count_file(status)
+        except (FileNotFoundError, ProcessLookupError):
+            return  # this thread has ended
 
+    def _at_descriptor(self, directory: str, descriptor: "os.DirEntry[str]") -> None:
+        self._count_look()
+        try:
+            status = descriptor.stat()  # of what is open, without opening it
+            self._count_file(status)
+            if stat.S_ISSOCK(status.st_mode):
+                self.descriptors_under_way += _under_way(Path(f"{directory}/fdinfo/{descriptor.name}"))
+        except FileNotFoundError:
+            return  # closed since it was listed
 
-def _open_files(pid: int, thread: int, device: int) -> Iterator[tuple[int, int]]:
-    try:
-        descriptors = os.scandir(f"/proc/{pid}/task/{thread}/fd")
-    except PermissionError:
-        yield from _counted(_taken(pid), device)
-        return
-    with descriptors:
-        # The status of what is open, without opening it.
-        yield from _counted((_stat(descriptor) for descriptor in descriptors), device)
+    def _count_file(self, status: os.stat_result) -> None:
+        if status.st_dev == self._device and status.st_nlink == 0 and stat.S_ISREG(status.st_mode):
+            self.opened[status.st_ino] = status.st_blocks * _STAT_BLOCK_BYTES
 
-
-def _counted(found: Iterable[os.stat_result | None], device: int) -> Iterator[tuple[int, int]]:
-    for status in found:
-        if status is None or status.st_dev != device or status.st_nlink > 0:
-            continue
-        if stat.S_ISREG(status.st_mode):
-            yield status.st_ino, status.st_blocks * _STAT_BLOCK_BYTES
-
-
-def _stat(descriptor: "os.DirEntry[str]") -> os.stat_result | None:
-    try:
-        return descriptor.stat()
-    except FileNotFoundError:
-        return None  # closed since it was listed
+    def _at_mappings(self, directory: str) -> None:
+        for inode, size_bytes in _mappings(Path(f"{directory}/maps"), self._device):
+            self._count_look()
+            self.mapped[inode] = self.mapped.get(inode, 0) + size_bytes
 
 
 def _taken(pid: int) -> Iterator[os.stat_result]:
@@ -95,22 +139,20 @@ def _taken(pid: int) -> Iterator[os.stat_result]:
         os.close(pidfd)
 
 
-def _mappings(pid: int, threads: Iterable[int], device: int) -> list[tuple[int, int]]:
-    """Threads share their memory; those that have ended show none."""
-    for thread in threads:
-        with Path(f"/proc/{pid}/task/{thread}/maps").open(errors="replace", newline="\n") as lines:
-            found = [mapping for line in lines if (mapping := _mapping(line, device))]
-        if found:
-            return found
-    return []
+def _under_way(fdinfo: Path) -> int:
+    for line in fdinfo.read_text().splitlines():
+        if line.startswith(_UNDER_WAY):
+            return int(line.removeprefix(_UNDER_WAY))
+    return 0
 
 
-def _mapping(line: str, device: int) -> tuple[int, int] | None:
-    if not line.endswith(_DELETED):
-        return None
-    addresses, _, _, numbers, inode = line.split(maxsplit=5)[:5]
-    major, minor = (int(number, 16) for number in numbers.split(":"))
-    if os.makedev(major, minor) != device:
-        return None
-    start, end = (int(address, 16) for address in addresses.split("-"))
-    return int(inode), end - start
+def _mappings(maps: Path, device: int) -> Iterator[tuple[int, int]]:
+    with maps.open(errors="replace", newline="\n") as lines:
+        for line in lines:
+            if not line.endswith(_DELETED):
+                continue
+            addresses, _, _, numbers, inode = line.split(maxsplit=5)[:5]
+            major, minor = (int(number, 16) for number in numbers.split(":"))
+            if os.makedev(major, minor) == device:
+                start, end = (int(address, 16) for address in addresses.split("-"))
+                yield int(inode), end - start

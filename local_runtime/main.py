@@ -33,7 +33,7 @@ from cli_mcp.program import (
 from cli_mcp.sandbox_environment import SYSTEM_FILES, with_defaults
 from cli_mcp.state_dir import own_state_directory
 from cred_proxy.audit import write_audit_to
-from local_runtime import bubblewrap, cgroups, probe, screen
+from local_runtime import bubblewrap, cgroups, loop_devices, probe, screen
 from local_runtime.audit_file import AuditFile
 from local_runtime.cgroups import Cgroups, Limits
 from local_runtime.egress import Egress, EgressProblem
@@ -43,6 +43,7 @@ from local_runtime.environment import (
     instance_environment,
     overridden_names,
 )
+from local_runtime.images import NoImages
 from local_runtime.probe import NotPossible
 from local_runtime.sandbox import SandboxFactory, SandboxSettings
 from local_runtime.sessions import LocalSessions, SessionLimits
@@ -86,7 +87,8 @@ def main(arguments: Sequence[str]) -> int:
     parsed = parse_arguments(arguments)
     try:
         probe.check_platform()
-        asyncio.run(_run(parsed, read_instance(parsed.file)))
+        mounts = _own_mounts()
+        asyncio.run(_run(parsed, read_instance(parsed.file), mounts))
     except (
         CannotStart,
         EgressProblem,
@@ -179,7 +181,18 @@ def read_instance(file: Path) -> CliMcpInstance:
         raise CannotStart(f"{file} is not valid. 'cli-mcp validate {file}' says where:\n{error}") from None
 
 
-async def _run(arguments: Arguments, instance: CliMcpInstance) -> None:
+def _own_mounts() -> str | None:
+    """Why this process cannot mount what nobody else sees, if it cannot. Before the first thread."""
+    if os.geteuid() != 0:
+        return "it takes root"
+    try:
+        loop_devices.use_own_mount_namespace()
+    except OSError as error:
+        return error.strerror
+    return None
+
+
+async def _run(arguments: Arguments, instance: CliMcpInstance, no_mounts: str | None) -> None:
     """Serve until a signal comes. Raises CannotStart, EgressProblem, EnvironmentProblem, StateInUse,
     NotPossible."""
     _prepare_process()
@@ -196,6 +209,7 @@ async def _run(arguments: Arguments, instance: CliMcpInstance) -> None:
             f"the state directory {root} cannot be used: {error.strerror} ({error.filename}); "
             "choose another one with --state-dir"
         ) from None
+    state = _with_file_systems(state, instance, no_mounts)
     try:
         registry = CollectorRegistry()
         ssh = _local_ssh(arguments, instance, state)
@@ -225,10 +239,12 @@ async def _serve(
     own_uids = os.geteuid() == 0
     probe.check_state(state, own_uids=own_uids)
     groups = _control_groups(state)
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(asyncio.to_thread, groups.remove)
         typed_tools = ssh is not None or set(instance.spec.tools) != {"bash"}
         settings = _settings(instance, state, environment, own_uids=own_uids, typed_tools=typed_tools)
         factory = SandboxFactory(state, groups, egress, settings)
+        stack.push_async_callback(factory.close)
         await probe.check_sandbox(
             factory, hidden=(state.path, Path.home(), Path(sys.prefix), arguments.file.resolve())
         )
@@ -240,12 +256,8 @@ async def _serve(
             remark=egress.problem,
         )
         sessions.start()
-        try:
-            await _serve_sessions(arguments, instance, state, egress, sessions, registry, ssh, audit)
-        finally:
-            await sessions.close()
-    finally:
-        await asyncio.to_thread(groups.remove)
+        stack.push_async_callback(sessions.close)
+        await _serve_sessions(arguments, instance, state, egress, sessions, registry, ssh, audit)
 
 
 async def _serve_sessions(
@@ -371,6 +383,22 @@ def session_limits(instance: CliMcpInstance) -> SessionLimits:
     )
 
 
+def _with_file_systems(
+    state: StateDirectory, instance: CliMcpInstance, no_mounts: str | None
+) -> StateDirectory:
+    try:
+        if no_mounts is not None:
+            raise NoImages(no_mounts)
+        return state.with_file_systems(instance.spec.sandbox.limits.ephemeral_storage_bytes)
+    except NoImages as reason:
+        log.warning(
+            "no workspace can have a file system of its own here (%s): what a session writes is measured, "
+            "and it can be over its limit for a moment before it is stopped",
+            reason,
+        )
+        return state
+
+
 def _control_groups(state: StateDirectory) -> Cgroups:
     """The control groups of this state directory; what cannot be limited is logged."""
     groups = cgroups.prepare(cgroups.group_name(state.path), cgroups.own_mounts())
@@ -381,7 +409,8 @@ def _control_groups(state: StateDirectory) -> Cgroups:
 
 
 _WITHOUT = {
-    "memory": "memory is limited for each process of a session, not for all of them together",
+    "memory": "memory is limited for each process of a session, not for all of them together; memory that "
+    "processes share (memfd, shared mappings, System V) and the buffers of sockets and pipes are not limited",
     "pids": "processes are limited by RLIMIT_NPROC alone",
     "cpu": "a busy session can slow down the others and the server",
 }

@@ -213,7 +213,7 @@ async def check_sandbox(factory: SandboxFactory, hidden: Sequence[Path]) -> None
         raise explain(str(error)) from None
     finally:
         await sandbox.close("the probe is over")
-        factory.discard(sandbox)
+        await factory.discard(sandbox)
     if faults:
         raise NotPossible(
             f"A sandbox is not isolated on this machine: {'; '.join(faults)}.",

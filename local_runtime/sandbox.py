@@ -5,24 +5,31 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cli_mcp.execution import Outcome, ProgressCallback, SandboxUnavailable
-from local_runtime import bubblewrap, deleted, identity, rlimits
+from cli_mcp.execution import ExecutionError, Outcome, ProgressCallback, SandboxUnavailable
+from local_runtime import bubblewrap, deleted, identity, rlimits, standstill
 from local_runtime.bubblewrap import SystemFiles, View
 from local_runtime.cgroups import Cgroups, Limits, SessionGroups
-from local_runtime.disk import CONCURRENT_MEASUREMENTS, DiskGuard
+from local_runtime.disk import CONCURRENT_MEASUREMENTS, DiskGuard, FileSystemGuard, Guard
 from local_runtime.egress import Egress, Gateway
+from local_runtime.host_disk import HostWatch, Usage
 from local_runtime.identity import Identity, NoFreeUid
+from local_runtime.images import MountedImage
 from local_runtime.launcher import BubblewrapLauncher
+from local_runtime.socket_watch import SocketWatch
 from local_runtime.state import StateDirectory
 from local_runtime.tool_helper import ToolProgram
+from local_runtime.trees import GiveUp
 from sandbox_agent import processes
 from sandbox_agent.confined import ConfinedDirectory
 from sandbox_agent.launch import is_helper
+from sandbox_agent.processes import Process
 from sandbox_agent.session import ShellSession
+from sandbox_agent.spill import SpillLimits
 
 log = logging.getLogger(__name__)
 
@@ -66,18 +73,28 @@ class Sandbox:
         gateway: Gateway,
         workspace_bytes: int,
         measurements: asyncio.Semaphore,
-        on_closed: Callable[[], None],
+        host: HostWatch,
+        sockets: SocketWatch,
+        image: Path | None,
+        on_closed: Callable[[Path], None],
     ) -> None:
         self.workspace = workspace
         self.created_seconds = time.monotonic()
         self.launcher = launcher
-        self.shell = ShellSession(launcher, opened)
+        self.shell = ShellSession(launcher, opened, spill=SpillLimits.within(workspace_bytes))
         self._opened = opened
         self._groups = groups
         self._gateway = gateway
-        self._guard = DiskGuard(opened.fileno(), workspace_bytes, self, measurements)
+        self._guard: Guard = (
+            DiskGuard(opened.fileno(), workspace_bytes, self, measurements)
+            if image is None
+            else FileSystemGuard(MountedImage(opened.fileno(), image), workspace_bytes)
+        )
+        self._host = host
+        self._sockets = sockets
         self._on_closed = on_closed
         self._closing: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
         self._tool_calls = 0
 
     def move_workspace(self, path: Path) -> None:
@@ -93,10 +110,13 @@ class Sandbox:
         """Raises SandboxUnavailable; close it then."""
         await self.shell.start()
         self._guard.start()
+        self._host.add(self)
+        self._sockets.add(self)
 
     async def run(self, command: str, timeout_seconds: float, on_progress: ProgressCallback) -> Outcome:
         """Raises ExecutionError."""
         await self._guard.before_command()
+        self._check_not_refused()
         outcome = await self.shell.run(command, timeout_seconds, on_progress)
         busy = self.shell.running or bool(outcome.background) or self._tool_calls > 0
         await self._guard.after_command(busy=busy)
@@ -121,10 +141,15 @@ class Sandbox:
         self._tool_calls += 1
         try:
             await self._guard.before_command()
+            self._check_not_refused()
             return await self.launcher.tools.call(name, arguments, timeout_seconds)
         finally:
             self._tool_calls -= 1
             await self._guard.after_command(busy=self.shell.running or self._tool_calls > 0)
+
+    def _check_not_refused(self) -> None:
+        if self._guard.refused is not None:
+            raise ExecutionError(self._guard.refused)
 
     async def _end_idle(self) -> None:
         """End the sandbox, if nothing runs in it but the shell; that comes back with its state."""
@@ -160,17 +185,42 @@ class Sandbox:
 
     async def stop_processes(self, reason: str, *, shell_too: bool) -> None:
         await self.shell.kill_command(reason)
+        # Nothing else may go on writing while the shell ends its command.
+        self._kill(shell_too=False)
         deadline = time.monotonic() + _STOP_SECONDS
-        while self.shell.running and time.monotonic() < deadline:  # noqa: ASYNC110 - it has no event
+        while self.shell.running and time.monotonic() < deadline:
             await asyncio.sleep(_STOP_POLL_SECONDS)
+            self._kill(shell_too=False)
+        self._kill(shell_too=shell_too)
+
+    def _kill(self, *, shell_too: bool) -> None:
         shell = self.shell.shell_process
         for process in processes.descendants(self.launcher.root).values():
             is_shell = shell is not None and process.identity == shell.identity
             if shell_too or not (is_shell or is_helper(process.pid)):
                 processes.send_signal(process, signal.SIGKILL)
 
-    def deleted_bytes(self, device: int) -> int:
-        return deleted.deleted_bytes(self._pids(), device)
+    def standing_still(self) -> AbstractContextManager[None]:
+        return standstill.standing_still(self._processes)
+
+    def unnamed(self, device: int, give_up: GiveUp) -> deleted.Unnamed:
+        return deleted.unnamed(self._pids(), device, give_up)
+
+    def written_bytes(self) -> int:
+        return sum(map(processes.written_bytes, self._pids()))
+
+    def usage(self) -> Usage:
+        return self._guard.usage()
+
+    def allow(self, growth_bytes: int | None, *, host_low: bool) -> None:
+        self._guard.allow(growth_bytes, host_low=host_low)
+
+    def socket_bytes(self) -> int:
+        return self._groups.socket_bytes()
+
+    def stop_at_once(self, reason: str) -> None:
+        if self._stopping is None or self._stopping.done():
+            self._stopping = asyncio.create_task(self.stop_processes(reason, shell_too=True))
 
     def cpu_ticks(self) -> int:
         root = processes.read_process(self.launcher.root.pid)
@@ -179,17 +229,26 @@ class Sandbox:
 
     def _pids(self) -> tuple[int, ...]:
         """Of everything in the sandbox, its first process included."""
-        root = self.launcher.root
-        return (root.pid, *processes.descendants(root)) if processes.still_runs(root) else ()
+        return tuple(process.pid for process in self._processes())
+
+    def _processes(self) -> Iterable[Process]:
+        root = processes.read_process(self.launcher.root.pid)
+        if root is None or root.identity != self.launcher.root.identity:
+            return ()
+        return (root, *processes.descendants(root).values())
 
     async def _close(self, reason: str) -> None:
+        self._host.remove(self)
+        self._sockets.remove(self)
         await self.shell.close(reason)
         self.launcher.close_tools()
         await self._gateway.close()
         await self._guard.close()
         await asyncio.to_thread(self._groups.remove)
+        if self._stopping is not None:
+            await self._stopping
         self._opened.close()
-        self._on_closed()
+        await asyncio.to_thread(self._on_closed, self.workspace)
 
 
 class SandboxFactory:
@@ -206,6 +265,12 @@ class SandboxFactory:
             settings.limits, workspace_bytes=settings.workspace_bytes, grouped=cgroups.controllers
         )
         self._measurements = asyncio.Semaphore(CONCURRENT_MEASUREMENTS)
+        self._spare: asyncio.Task[Path | None] | None = None
+        self._state_fd = os.open(state.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._host = HostWatch(self._state_fd)
+        self._host.start()
+        self._sockets = SocketWatch(settings.limits.socket_bytes)
+        self._sockets.start()
         self.failure: str | None = None
         """Why the last attempt to make a sandbox failed, until one succeeds."""
         self._preparing = asyncio.Lock()  # two sandboxes must not choose the same uid
@@ -223,15 +288,29 @@ class SandboxFactory:
         self.failure = None
         return sandbox
 
-    def discard(self, sandbox: Sandbox) -> None:
+    async def discard(self, sandbox: Sandbox) -> None:
         """Have the workspace of a closed sandbox deleted."""
-        self._state.discard(sandbox.workspace)
+        await asyncio.to_thread(self._state.discard, sandbox.workspace)
+
+    async def close(self) -> None:
+        """When all its sandboxes are closed."""
+        await self._host.close()
+        await self._sockets.close()
+        os.close(self._state_fd)
+        if self._spare is not None and (spare := await self._spare) is not None:
+            await asyncio.to_thread(self._state.discard, spare)
 
     async def _create(self, kept: Path | None) -> Sandbox:
         try:
+            spare = await self._take_spare() if kept is None else None
             async with self._preparing:
-                who, workspace = await asyncio.to_thread(self._place, kept)
-            sandbox = await asyncio.to_thread(self._assemble, who, workspace)
+                who, workspace = await asyncio.to_thread(self._place, kept, spare)
+            try:
+                sandbox = await asyncio.to_thread(self._assemble, who, workspace)
+            except OSError:
+                leave = self._state.discard if kept is None else self._state.close_workspace
+                await asyncio.to_thread(leave, workspace)
+                raise
         except (OSError, NoFreeUid) as error:
             log.error("sandbox not made: %s", error)
             raise SandboxUnavailable(_CANNOT_MAKE) from None
@@ -240,27 +319,47 @@ class SandboxFactory:
         except BaseException:
             await sandbox.close("the sandbox did not start")
             if kept is None:
-                self.discard(sandbox)
+                await self.discard(sandbox)
             raise
+        self._prepare_spare()
         return sandbox
 
-    def _place(self, workspace: Path | None) -> tuple[Identity, Path]:
-        """Who the sandbox is and where it works."""
+    def _prepare_spare(self) -> None:
+        """Making a file system takes longer than what else a new sandbox needs of the disk: one is ahead."""
+        if self._spare is None and self._state.file_systems is not None:
+            self._spare = asyncio.create_task(asyncio.to_thread(self._make_spare))
+
+    def _make_spare(self) -> Path | None:
+        try:
+            return self._state.new_workspace()
+        except OSError as error:
+            log.debug("no workspace could be made ahead: %s", error)  # whoever needs one says why
+            return None
+
+    async def _take_spare(self) -> Path | None:
+        spare, self._spare = self._spare, None
+        return None if spare is None else await spare
+
+    def _place(self, kept: Path | None, spare: Path | None) -> tuple[Identity, Path]:
+        """Who the sandbox is and where it works, with that in place. Raises OSError, NoFreeUid."""
         own = self._settings.own_uids
-        if workspace is None:
+        if kept is None:
+            workspace = spare or self._state.new_workspace()
             who = identity.server_identity()
             if own:
                 taken = identity.taken_on_this_host(self._state.workspace_uids())
                 who = identity.session_identity(identity.choose_uid(taken))
-            return who, self._state.new_workspace(who)
-        uid = workspace.lstat().st_uid
+                os.chown(workspace, who.uid, who.gid)
+            return who, workspace
+        uid = kept.lstat().st_uid
         if not (identity.in_session_range(uid) if own else uid == os.geteuid()):
-            log.error("%s belongs to uid %d, which no session of this server can have", workspace, uid)
+            log.error("%s belongs to uid %d, which no session of this server can have", kept, uid)
             raise SandboxUnavailable(
                 "The session's workspace belongs to another user of the machine; use another session id, "
                 "or ask the operator to have a look at the server's log."
             )
-        return identity.session_identity(uid) if own else identity.server_identity(), workspace
+        self._state.open_workspace(kept)
+        return identity.session_identity(uid) if own else identity.server_identity(), kept
 
     def _assemble(self, who: Identity, workspace: Path) -> Sandbox:
         settings = self._settings
@@ -302,5 +401,15 @@ class SandboxFactory:
             gateway,
             settings.workspace_bytes,
             self._measurements,
-            on_closed=lambda: self._state.remove_exchange(exchange),
+            self._host,
+            self._sockets,
+            self._state.image_of(workspace),
+            on_closed=lambda workspace: self._leave(exchange, workspace),
         )
+
+    def _leave(self, exchange: Path, workspace: Path) -> None:
+        self._state.remove_exchange(exchange)
+        try:
+            self._state.close_workspace(workspace)
+        except OSError as error:
+            log.error("%s stays in use: %s", workspace, error)

@@ -94,7 +94,7 @@ class LocalSessions:
             self._end(key, _CLOSED)
         await asyncio.gather(*self._ending.values(), *(sandbox.close(_CLOSED) for sandbox in unclaimed))
         for sandbox in unclaimed:
-            self._factory.discard(sandbox)
+            await self._factory.discard(sandbox)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -139,7 +139,7 @@ class LocalSessions:
         if ending is not None:
             await asyncio.shield(ending)
         if delete_workspace and session not in self._sessions:
-            self._discard_workspace(session)
+            await self._discard_workspace(session)
 
     @contextmanager
     def hold(self, session: SessionKey) -> Iterator[None]:
@@ -205,11 +205,12 @@ class LocalSessions:
         sandbox = self._pool.claim() or await self._factory.create()
         sandbox.assign(key.id)
         try:
-            sandbox.move_workspace(self._state.claim_workspace(sandbox.workspace, name))
+            workspace = await asyncio.to_thread(self._state.claim_workspace, sandbox.workspace, name)
+            sandbox.move_workspace(workspace)
         except OSError as error:
             log.error("the workspace of session %s cannot be made: %s", name, error)
             await sandbox.close("its workspace cannot be made")
-            self._factory.discard(sandbox)
+            await self._factory.discard(sandbox)
             raise SandboxUnavailable(
                 "The session's workspace cannot be made; see the server's log."
             ) from None
@@ -238,10 +239,10 @@ class LocalSessions:
             return
         await sandbox.close(reason)
 
-    def _discard_workspace(self, key: SessionKey) -> None:
+    async def _discard_workspace(self, key: SessionKey) -> None:
         kept = self._state.kept_workspace(session_name(key.owner, key.id))
         if kept is not None:
-            self._state.discard(kept)
+            await asyncio.to_thread(self._state.discard, kept)
             self._trash_filled.set()
 
     async def _expire(self) -> None:

@@ -6,14 +6,16 @@
     system/               files that every sandbox sees, and a copy of bubblewrap when it needs one
     sessions/<name>/      workspaces of sessions, kept until they are deleted
     pool/<name>/          workspaces that nobody has used yet
+    images/<name>         the file system of a workspace that has one of its own, mounted on its directory
     exchange/<name>/      FIFOs between the server and one sandbox, where they cannot be in memory
     trash/                what is being deleted
 
-The directories but `proxy-ca` may be passed through by other users, since as root the sandboxes are other
-users; none of it may be listed by them, and a workspace is its owner's alone.
+The directories but `proxy-ca` and `images` may be passed through by other users, since as root the sandboxes
+are other users; none of it may be listed by them, and a workspace is its owner's alone.
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -23,12 +25,12 @@ import shutil
 import stat
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cli_mcp.state_dir import TOKEN_FILE
-from local_runtime import trees
-from local_runtime.identity import Identity
+from local_runtime import loop_devices, trees
+from local_runtime.images import Images, NoImages, has_image
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - see _exchange_of
 _PASSAGE = 0o711
@@ -61,6 +63,8 @@ class StateDirectory:
     path: Path
     lock_fd: int
     exchange: Path
+    file_systems: Images | None = None
+    """What gives new workspaces a file system of their own; None where there are none."""
 
     @classmethod
     def open(cls, path: Path) -> "StateDirectory":
@@ -80,6 +84,7 @@ class StateDirectory:
             directory.chmod(_PASSAGE)
         for workspace in state.pool.iterdir():
             state.discard(workspace)
+        state._remove_unclaimed_images()
         for exchange in state.exchange.iterdir():
             state.remove_exchange(exchange)
         return state
@@ -95,6 +100,10 @@ class StateDirectory:
     @property
     def pool(self) -> Path:
         return self.path / "pool"
+
+    @property
+    def images(self) -> Path:
+        return self.path / "images"
 
     @property
     def trash(self) -> Path:
@@ -141,13 +150,43 @@ class StateDirectory:
                     uids.add(path.lstat().st_uid)
         return uids
 
-    def new_workspace(self, identity: Identity) -> Path:
-        """An empty workspace in the pool."""
+    def with_file_systems(self, limit_bytes: int) -> "StateDirectory":
+        """The same, giving each new workspace a file system with room for `limit_bytes`. Raises NoImages."""
+        try:
+            return replace(self, file_systems=Images.prepare(self.images, limit_bytes))
+        except OSError as error:
+            raise NoImages(f"{self.images}: {error.strerror}") from None
+
+    def new_workspace(self) -> Path:
+        """An empty workspace in the pool, this user's. Raises OSError; then there is none."""
         path = self.pool / uuid.uuid4().hex
         path.mkdir(mode=0o700)
-        if identity.own:
-            os.chown(path, identity.uid, identity.gid)
+        if self.file_systems is not None:
+            try:
+                self.file_systems.create(path.name, path)
+            except OSError:
+                path.rmdir()
+                raise
         return path
+
+    def image_of(self, workspace: Path) -> Path | None:
+        """The file with the workspace's own file system, if it has one."""
+        return self.images / workspace.name if has_image(self.images, workspace.name) else None
+
+    def open_workspace(self, workspace: Path) -> None:
+        """Make a kept workspace's files appear in its directory. Raises OSError."""
+        if self.image_of(workspace) is None or loop_devices.is_mounted(workspace):
+            return
+        if self.file_systems is None:
+            raise OSError(
+                errno.ENODEV, f"{workspace} has a file system of its own, which cannot be mounted here"
+            )
+        self.file_systems.mount(workspace.name, workspace)
+
+    def close_workspace(self, workspace: Path) -> None:
+        """When nothing runs in it any more. Blocks until its files are on the disk."""
+        if loop_devices.is_mounted(workspace):
+            loop_devices.unmount(workspace)
 
     def kept_workspace(self, name: str) -> Path | None:
         """The workspace of a session that was here before."""
@@ -157,7 +196,10 @@ class StateDirectory:
     def claim_workspace(self, pooled: Path, name: str) -> Path:
         """Make a workspace of the pool that of a session; what runs in it does not notice."""
         path = self.sessions / name
-        pooled.rename(path)
+        if self.file_systems is not None and self.image_of(pooled) is not None:
+            self.file_systems.move(pooled.name, pooled, name, path)
+        else:
+            pooled.rename(path)
         return path
 
     def new_exchange(self) -> Path:
@@ -172,7 +214,18 @@ class StateDirectory:
 
     def discard(self, path: Path) -> None:
         """Put a workspace, in which nothing runs any more, into the trash."""
-        path.rename(self.trash / uuid.uuid4().hex)
+        self.close_workspace(path)
+        discarded = path.rename(self.trash / uuid.uuid4().hex)
+        with contextlib.suppress(FileNotFoundError):
+            (self.images / path.name).rename(discarded / "image")
+
+    def _remove_unclaimed_images(self) -> None:
+        """Those whose directory is in the trash, or was never made: an image changes its name first."""
+        if not self.images.is_dir():
+            return
+        for image in self.images.iterdir():
+            if not (self.sessions / image.name).is_dir() and image.is_file():
+                image.unlink()
 
     def empty_trash(self) -> None:
         """Delete what is in the trash. Raises OSError."""

@@ -7,7 +7,7 @@ recurses, follows a link, crosses a mount or builds a path.
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +20,16 @@ ENTRY_BYTES = 1024
 _READABLE = stat.S_IRUSR | stat.S_IXUSR
 # How many levels on the way down are held open, to go on from when a deeper one was moved away.
 _HELD_LEVELS = 32
+_ENTRIES_PER_QUESTION = 256
+
+GiveUp = Callable[[], bool]
+"""Asked from time to time: whether to stop with what was seen so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """`complete` is false when the tree changed in such a way that parts of it were not seen."""
+    """`complete` is false when the tree changed in such a way that parts of it were not seen, or it was
+    given up."""
 
     used_bytes: int
     entries: int
@@ -32,7 +37,7 @@ class Size:
     seconds: float
 
 
-def measure(directory: int, *, stop_at_bytes: int) -> Size:
+def measure(directory: int, *, stop_at_bytes: int, give_up: GiveUp = lambda: False) -> Size:
     """The disk space of what is below an open directory, counted until it exceeds `stop_at_bytes`.
 
     A file with several names counts once. A directory that its owner may not read gets a mode that lets him,
@@ -40,7 +45,7 @@ def measure(directory: int, *, stop_at_bytes: int) -> Size:
     when the directory itself cannot be read.
     """
     started = time.monotonic()
-    with _Walk(directory, stop_at_bytes) as walk:
+    with _Walk(directory, stop_at_bytes, give_up) as walk:
         walk.run()
         return Size(walk.used_bytes, walk.entries, walk.complete, time.monotonic() - started)
 
@@ -54,11 +59,12 @@ class _Level:
 class _Walk:
     """Depth first, with descriptors for the upper levels and for the current directory only."""
 
-    def __init__(self, directory: int, stop_at_bytes: int) -> None:
+    def __init__(self, directory: int, stop_at_bytes: int, give_up: GiveUp) -> None:
         self.used_bytes = 0
         self.entries = 0
         self.complete = True
         self._stop_at_bytes = stop_at_bytes
+        self._give_up = give_up
         self._device = os.fstat(directory).st_dev
         self._linked: set[int] = set()  # inodes with several names that were counted
         self._levels: list[_Level] = []
@@ -76,6 +82,9 @@ class _Walk:
 
     def run(self) -> None:
         while self._levels and self.used_bytes <= self._stop_at_bytes:
+            if self._give_up():
+                self.complete = False
+                return
             if not self._levels[-1].subdirectories:
                 self._leave()
                 continue
@@ -126,6 +135,9 @@ class _Walk:
                 if not self._counts(status):
                     continue
                 self.entries += 1
+                if self.entries % _ENTRIES_PER_QUESTION == 0 and self._give_up():
+                    self.complete = False
+                    break
                 self.used_bytes += max(status.st_blocks * _STAT_BLOCK_BYTES, ENTRY_BYTES)
                 if self.used_bytes > self._stop_at_bytes:
                     break

@@ -134,6 +134,16 @@ def command_words(pid: int) -> list[bytes]:
         return []
 
 
+def written_bytes(pid: int) -> int:
+    """What a process and the children that it waited for have written to disks, or put into memory for them,
+    proc_pid_io(5); 0 of one that is gone or may not be looked into."""
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return 0
+    return int(dict(line.split(": ", 1) for line in lines).get("write_bytes", 0))
+
+
 def of_command(now: Mapping[int, Process], before: Set[Identity], ancestors: Set[int]) -> list[Process]:
     """Of the processes `now`, those that a command started: they were not there `before` it, and do not
     descend from one that was. Descending from `ancestors`, the sandbox's root and its shell, does not count.

@@ -31,6 +31,16 @@ class SpillLimits:
     files: int = 20
     total_bytes: int = 1 << 30
 
+    @classmethod
+    def within(cls, workspace_bytes: int) -> "SpillLimits":
+        """Those for a workspace of this size, which no limit of a process holds the server to."""
+        usual, most = cls(), workspace_bytes // 2
+        return cls(
+            file_bytes=min(usual.file_bytes, most // 2),
+            background_file_bytes=min(usual.background_file_bytes, most // 8),
+            total_bytes=min(usual.total_bytes, most),
+        )
+
 
 class SpillFile:
     """One file; takes the first bytes of a stream up to its limit."""

@@ -95,7 +95,14 @@ class Server:
         return requests.delete(url, params=query, headers=self.headers(session), timeout=30).status_code
 
     def workspaces(self) -> list[Path]:
-        return sorted((self.state / "sessions").iterdir())
+        """As the server sees them: those that are file systems of their own are mounted for it alone."""
+        seen = f"/proc/{self.pid}/root" if self.process.poll() is None else ""
+        return sorted(Path(f"{seen}{self.state}/sessions").iterdir())
+
+    @property
+    def has_file_systems(self) -> bool:
+        """Whether the kernel holds each workspace to its limit."""
+        return not any("file system of its own" in line for line in self.log)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)

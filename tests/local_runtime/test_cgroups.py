@@ -44,6 +44,7 @@ def test_the_version_2_hierarchy_is_found() -> None:
             {
                 "memory.limit_in_bytes": "67108864",
                 "memory.memsw.limit_in_bytes": "67108864",
+                "memory.kmem.tcp.limit_in_bytes": "8388608",
                 "pids.max": "20",
                 "cpu.shares": "102",
             },

@@ -1,20 +1,22 @@
 """Files without a name, held by this process and by others."""
 
+import array
 import mmap
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from local_runtime.deleted import deleted_bytes
+from local_runtime.deleted import unnamed
 
 SIZE_BYTES = 1 << 20
 
 
 def held(path: Path) -> int:
-    return deleted_bytes([os.getpid()], path.stat().st_dev)
+    return unnamed([os.getpid()], path.stat().st_dev).used_bytes
 
 
 def test_a_file_counts_once_it_is_deleted_and_until_it_is_closed(tmp_path: Path) -> None:
@@ -59,11 +61,11 @@ def test_a_file_that_two_processes_hold_counts_once_and_the_dead_hold_nothing(tm
         other = subprocess.Popen(["sleep", "60"], stdout=file)
     try:
         device = tmp_path.stat().st_dev
-        assert SIZE_BYTES <= deleted_bytes([other.pid, other.pid], device) < 2 * SIZE_BYTES
+        assert SIZE_BYTES <= unnamed([other.pid, other.pid], device).used_bytes < 2 * SIZE_BYTES
     finally:
         other.kill()
         other.wait()
-    assert deleted_bytes([other.pid], device) == 0
+    assert unnamed([other.pid], device).used_bytes == 0
 
 
 def test_other_file_systems_do_not_count(tmp_path: Path) -> None:
@@ -71,6 +73,26 @@ def test_other_file_systems_do_not_count(tmp_path: Path) -> None:
     os.write(fd, b"x" * SIZE_BYTES)
     assert held(tmp_path) == 0
     os.close(fd)
+
+
+def test_a_descriptor_under_way_in_a_socket_is_noticed(tmp_path: Path) -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        assert unnamed([os.getpid()], tmp_path.stat().st_dev).descriptors_under_way == 0
+        with (tmp_path / "file").open("wb") as file:
+            rights = array.array("i", [file.fileno()])
+            one.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        assert unnamed([os.getpid()], tmp_path.stat().st_dev).descriptors_under_way == 1
+
+
+def test_whoever_asks_may_give_up_and_is_told(tmp_path: Path) -> None:
+    descriptors = [os.open("/dev/null", os.O_RDONLY) for _ in range(600)]
+    try:
+        assert not unnamed([os.getpid()], tmp_path.stat().st_dev, lambda: True).complete
+        assert unnamed([os.getpid()], tmp_path.stat().st_dev, lambda: False).complete
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 # Ends its first thread and holds on to a deleted file with another, which may have descriptors of its own.
@@ -105,7 +127,7 @@ def test_what_any_thread_holds_counts_also_when_the_first_one_has_ended(tmp_path
         assert other.stdout is not None
         try:
             assert other.stdout.readline() == b"ready\n"
-            held_bytes = deleted_bytes([other.pid], tmp_path.stat().st_dev)
+            held_bytes = unnamed([other.pid], tmp_path.stat().st_dev).used_bytes
             assert SIZE_BYTES <= held_bytes < 2 * SIZE_BYTES
         finally:
             other.kill()

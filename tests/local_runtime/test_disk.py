@@ -3,20 +3,17 @@
 import asyncio
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from local_runtime.disk import (
-    GIBIBYTE,
-    HOST_FREE_BYTES,
-    HOST_FREE_FILES,
-    MEBIBYTE,
-    DiskGuard,
-    HostSpace,
-    readable_size,
-    verdict,
-)
+from local_runtime import disk
+from local_runtime.deleted import Unnamed
+from local_runtime.disk import DiskGuard, readable_size, verdict
+from local_runtime.host_disk import GIBIBYTE, HOST_FREE_BYTES, HOST_FREE_FILES, MEBIBYTE, HostSpace
+from local_runtime.trees import GiveUp
 
 LIMIT_BYTES = 4 * MEBIBYTE
 PLENTY = HostSpace(100 * GIBIBYTE, 1_000_000)
@@ -30,8 +27,10 @@ class Recorder:
         self.forbidden = False
         self.stopped: list[str] = []
         self.shell_stopped = False
-        self.deleted = 0
+        self.deleted = Unnamed(0, 0, complete=True)
         self.ticks = 0
+        self.stood_still = 0
+        self.give_up = False
 
     def forbid_writing(self, forbidden: bool) -> None:
         self.forbidden = forbidden
@@ -40,8 +39,17 @@ class Recorder:
         self.stopped.append(reason)
         self.shell_stopped = shell_too
 
-    def deleted_bytes(self, device: int) -> int:
-        return self.deleted
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        self.stood_still += 1
+        self.give_up = False
+        yield
+
+    def unnamed(self, device: int, give_up: GiveUp) -> Unnamed:
+        return replace(self.deleted, complete=False) if self.give_up else self.deleted
+
+    def written_bytes(self) -> int:
+        return 0
 
     def cpu_ticks(self) -> int:
         return self.ticks
@@ -91,7 +99,7 @@ def fill(directory: Path, name: str, size_bytes: int) -> Path:
 def test_a_workspace_is_full_when_its_limit_or_the_hosts_reserve_is_reached(
     used_bytes: int, host_space: HostSpace, full: bool, over_limit: bool
 ) -> None:
-    found = verdict(used_bytes, LIMIT_BYTES, host_space)
+    found = verdict(used_bytes, LIMIT_BYTES, host_space.low)
     assert (found is not None) is full
     assert (found is not None and found.over_limit) is over_limit
 
@@ -142,7 +150,7 @@ async def test_deleted_files_that_are_in_use_count(
     fill(tmp_path, "a", LIMIT_BYTES - MEBIBYTE)
     await guard.look()
     assert guard.full is None
-    sandbox.deleted = 2 * MEBIBYTE
+    sandbox.deleted = replace(sandbox.deleted, used_bytes=2 * MEBIBYTE)
     await guard.look()
     assert guard.full is not None and sandbox.stopped
 
@@ -226,3 +234,72 @@ async def test_closing_waits_for_a_measurement(guard: DiskGuard, tmp_path: Path)
     await guard.before_command()
     await asyncio.sleep(0)
     await guard.close()
+
+
+async def test_what_cannot_be_measured_while_it_runs_is_measured_standing_still(
+    guard: DiskGuard, sandbox: Recorder
+) -> None:
+    await guard.look()
+    assert sandbox.stood_still == 0
+    sandbox.give_up = True
+    await guard.look()
+    assert sandbox.stood_still == 1
+    assert guard.full is None
+
+
+async def test_what_cannot_be_measured_at_all_counts_as_full(guard: DiskGuard, sandbox: Recorder) -> None:
+    sandbox.deleted = replace(sandbox.deleted, complete=False)
+    await guard.look()
+    assert guard.full == disk.UNMEASURABLE
+    assert sandbox.stopped and sandbox.forbidden
+
+
+async def test_descriptors_that_stay_under_way_in_a_socket_count_as_full(
+    guard: DiskGuard, sandbox: Recorder
+) -> None:
+    sandbox.deleted = replace(sandbox.deleted, descriptors_under_way=1)
+    await guard.look()
+    assert guard.full is None
+    await guard.look()
+    assert guard.full == disk.UNMEASURABLE
+
+
+async def test_a_process_that_cannot_be_looked_into_may_run_until_the_disk_has_lost_what_it_may_hold(
+    guard: DiskGuard, sandbox: Recorder, host: Host
+) -> None:
+    sandbox.deleted = replace(sandbox.deleted, hidden=True)
+    await guard.look()
+    assert guard.full is None
+    host.space = HostSpace(PLENTY.free_bytes - 2 * disk._LEAST_ROOM_BYTES, PLENTY.free_files)
+    await guard.look()
+    assert guard.full == disk.UNMEASURABLE
+
+
+async def test_a_workspace_that_goes_on_growing_while_it_is_full_gets_no_more_commands(
+    guard: DiskGuard, sandbox: Recorder, tmp_path: Path
+) -> None:
+    fill(tmp_path, "a", LIMIT_BYTES + MEBIBYTE)
+    await guard.look()
+    assert guard.refused is None
+    fill(tmp_path, "b", disk._GROWTH_AT_MOST_BYTES + 2 * MEBIBYTE)
+    await guard.look()
+    assert guard.refused is not None and "DELETE" in guard.refused
+
+
+async def test_it_looks_at_once_when_the_disk_has_lost_what_may_still_be_written(
+    guard: DiskGuard, sandbox: Recorder, host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "_INTERVAL_SECONDS", 60.0)
+    guard.start()
+    try:
+        await guard.before_command()
+        await asyncio.sleep(0.3)  # the first look
+        fill(tmp_path, "a", LIMIT_BYTES + MEBIBYTE)
+        await asyncio.sleep(0.3)
+        assert sandbox.stopped == []
+        host.space = HostSpace(PLENTY.free_bytes - 2 * disk._LEAST_ROOM_BYTES, PLENTY.free_files)
+        async with asyncio.timeout(20):
+            while not sandbox.stopped:
+                await asyncio.sleep(0.02)
+    finally:
+        await guard.close()

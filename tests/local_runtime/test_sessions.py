@@ -17,7 +17,6 @@ from cli_mcp.execution import (
     SessionEnded,
     StreamOutput,
 )
-from local_runtime.identity import server_identity
 from local_runtime.sessions import LocalSessions, SessionLimits
 from local_runtime.state import StateDirectory
 from mcp_server.backend import SessionKey, SessionState
@@ -74,11 +73,11 @@ class FakeFactory:
             self.failure = "no sandbox today"
             raise SandboxUnavailable(self.failure)
         self.failure = None
-        sandbox = FakeSandbox(workspace or self._state.new_workspace(server_identity()), self._clock())
+        sandbox = FakeSandbox(workspace or self._state.new_workspace(), self._clock())
         self.made.append(sandbox)
         return sandbox
 
-    def discard(self, sandbox: FakeSandbox) -> None:
+    async def discard(self, sandbox: FakeSandbox) -> None:
         self._state.discard(sandbox.workspace)
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from local_runtime.identity import server_identity
 from local_runtime.state import (
     StateDirectory,
     StateInUse,
@@ -75,7 +74,7 @@ def test_a_token_file_that_is_a_link_is_replaced_and_not_written_through(
 
 
 def test_a_claimed_workspace_is_the_same_directory(state: StateDirectory) -> None:
-    pooled = state.new_workspace(server_identity())
+    pooled = state.new_workspace()
     inode = pooled.stat().st_ino
     claimed = state.claim_workspace(pooled, "a")
     assert claimed.stat().st_ino == inode
@@ -90,7 +89,7 @@ def test_a_workspace_is_never_a_link(state: StateDirectory) -> None:
 
 
 def test_what_is_discarded_is_gone_at_once_and_deleted_later(state: StateDirectory) -> None:
-    workspace = state.claim_workspace(state.new_workspace(server_identity()), "a")
+    workspace = state.claim_workspace(state.new_workspace(), "a")
     (workspace / "file").touch()
     state.discard(workspace)
     assert state.kept_workspace("a") is None
@@ -99,9 +98,9 @@ def test_what_is_discarded_is_gone_at_once_and_deleted_later(state: StateDirecto
 
 
 def test_leftovers_of_a_killed_server_are_cleared(tmp_path: Path, state: StateDirectory) -> None:
-    state.new_workspace(server_identity())
+    state.new_workspace()
     os.mkfifo(state.new_exchange() / "1.out")
-    kept = state.claim_workspace(state.new_workspace(server_identity()), "a")
+    kept = state.claim_workspace(state.new_workspace(), "a")
     state.close()
     again = StateDirectory.open(tmp_path / "instance")
     assert list(again.pool.iterdir()) == list(again.exchange.iterdir()) == []
@@ -134,14 +133,13 @@ def test_a_program_out_of_reach_is_copied_with_its_libraries(state_root: Path) -
 
 
 def test_the_owners_of_workspaces_are_found_while_sessions_take_them(state: StateDirectory) -> None:
-    who = server_identity()
     claimed = threading.Thread(
-        target=lambda: [state.claim_workspace(state.new_workspace(who), f"s{n}") for n in range(1000)]
+        target=lambda: [state.claim_workspace(state.new_workspace(), f"s{n}") for n in range(1000)]
     )
-    state.claim_workspace(state.new_workspace(who), "first")
+    state.claim_workspace(state.new_workspace(), "first")
     claimed.start()
     while claimed.is_alive():
-        assert state.workspace_uids() == {who.uid}
+        assert state.workspace_uids() == {os.geteuid()}
     claimed.join()
 
 

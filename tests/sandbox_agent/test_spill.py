@@ -88,3 +88,10 @@ def test_what_the_sandbox_removed_or_replaced_does_not_stop_the_next(
     for number in range(3, 7):
         spill.create(f"{number}.stdout", 100).close()
     assert names(tmp_path) == ["1.stdout", "4.stdout", "5.stdout", "6.stdout"]
+
+
+def test_limits_within_a_workspace_take_at_most_half_of_it() -> None:
+    small, large = SpillLimits.within(256 << 20), SpillLimits.within(1 << 40)
+    assert small.total_bytes == 128 << 20
+    assert small.background_file_bytes <= small.file_bytes < small.total_bytes
+    assert large == SpillLimits()
