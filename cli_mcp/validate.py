@@ -3,7 +3,6 @@
 Nothing is sent anywhere: what the cluster holds (Secrets, other objects) is not looked at.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TextIO
 from cli_mcp.api.advice import advice
 from cli_mcp.api.document import Document, UnreadableYaml, load_documents, parse_instance
 from cli_mcp.api.problems import InvalidInstance, Problem
+from cli_mcp.arguments import ArgumentParser
 from cli_mcp.names import API_VERSION, KIND
 
 _EXIT_VALID = 0
@@ -93,8 +93,8 @@ def main(arguments: list[str]) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="cli-mcp validate",
         description=f"Check {KIND} files for everything that local mode or a cluster would refuse.",
         epilog="Exit status: 0 valid, 1 something is wrong in a file, 2 a file cannot be read.",

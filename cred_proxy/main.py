@@ -16,6 +16,7 @@ from aiohttp import web
 
 from cli_mcp.api import endpoint
 from cli_mcp.api.endpoint import Endpoint, InvalidEndpoint
+from cli_mcp.arguments import ArgumentParser
 from cli_mcp.audit_budget import BudgetedLog, lines_to
 from cli_mcp.authority import CERTIFICATE_FILE, KEY_FILE
 from cli_mcp.log_budget import limit_repetitions
@@ -55,7 +56,7 @@ class Options:
 
 
 def parse_options(arguments: Sequence[str]) -> Options:
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="cli-mcp proxy",
         description="The credential proxy of one instance: ends TLS for the listed hosts and injects the "
         "kubeconfig's token. Audit records go to stdout, messages to stderr.",

@@ -6,7 +6,6 @@ requests carry the contents of Secrets. Metrics carry none, and can have a liste
 
 from __future__ import annotations
 
-import argparse
 import gc
 import ipaddress
 import os
@@ -18,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 from gunicorn.app.base import BaseApplication
 from prometheus_client import CollectorRegistry, start_http_server
 
+from cli_mcp.arguments import ArgumentParser
 from cli_mcp.program import CannotStart, listen_address
 from hooks.app import create_app
 from hooks.keys import RandomKeys
 from hooks.settings import InvalidSettings, settings_from
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Callable
 
     from flask import Flask
@@ -86,7 +87,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: Namespace) -> None:
     """Raises CannotStart."""
     host, _ = options.listen
     has_guards = options.tls_cert and options.tls_key and options.token_file
@@ -124,8 +125,8 @@ def gunicorn_options(listen: Address, tls_cert: Path | None, tls_key: Path | Non
     }
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="cli-mcp hooks", description="The reconcile webhooks.")
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="cli-mcp hooks", description="The reconcile webhooks.")
     parser.add_argument(
         "--listen",
         type=listen_address,

@@ -1,7 +1,6 @@
 """`cli-mcp render FILE`: the children that an instance would have, as YAML, and why the gate is closed if it
 is."""
 
-import argparse
 import os
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import yaml
 
 from cli_mcp.api.document import UnreadableYaml, load_documents, parse_instance
 from cli_mcp.api.problems import InvalidInstance
+from cli_mcp.arguments import ArgumentParser
 from hooks.preview import ASSUMED_ADDRESS, ASSUMED_SERVER, Preview, preview_observed, preview_settled
 from hooks.settings import InvalidSettings, settings_from
 from hooks.wire import MalformedRequest, Manifest
@@ -119,8 +119,8 @@ def _read(file: str) -> str:
         raise _Unusable(f"{file} cannot be read: {error}", _EXIT_UNREADABLE) from error
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="cli-mcp render",
         description="Print what an instance would bring into a cluster. Contents of Secrets are not shown.",
     )

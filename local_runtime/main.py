@@ -20,6 +20,7 @@ from cli_mcp.api import quantity
 from cli_mcp.api.document import UnreadableYaml, load_instance
 from cli_mcp.api.instance import CliMcpInstance
 from cli_mcp.api.problems import InvalidInstance
+from cli_mcp.arguments import ArgumentParser
 from cli_mcp.audit_budget import BudgetedLog
 from cli_mcp.log_budget import limit_repetitions
 from cli_mcp.program import (
@@ -102,9 +103,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse_arguments(arguments: Sequence[str]) -> Arguments:
-    parser = argparse.ArgumentParser(
-        prog="cli-mcp local", description="Sandboxed shells over MCP on this machine."
-    )
+    parser = ArgumentParser(prog="cli-mcp local", description="Sandboxed shells over MCP on this machine.")
     parser.add_argument("file", type=Path, metavar="FILE", help="a CliMcpInstance file")
     parser.add_argument(
         "--listen",

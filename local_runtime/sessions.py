@@ -21,7 +21,14 @@ from cli_mcp.execution import (
 from local_runtime.pool import WarmPool
 from local_runtime.sandbox import Sandbox, SandboxFactory
 from local_runtime.state import StateDirectory, session_name
-from mcp_server.backend import Readiness, SessionKey, SessionOutcome, SessionState, SessionToolResult
+from mcp_server.backend import (
+    OpenSession,
+    Readiness,
+    SessionKey,
+    SessionOutcome,
+    SessionState,
+    SessionToolResult,
+)
 
 log = logging.getLogger(__name__)
 
@@ -152,6 +159,14 @@ class LocalSessions:
                 del self._held[session]
             if (entry := self._sessions.get(session)) is not None:
                 entry.idle_since = self._clock()
+
+    def open_sessions(self, owner: str) -> list[OpenSession]:
+        now = self._clock()
+        return [
+            OpenSession(key.id, None if entry.calls else max(0.0, now - entry.idle_since))
+            for key, entry in self._sessions.items()
+            if key.owner == owner
+        ]
 
     def readiness(self) -> Readiness:
         failure = self._factory.failure

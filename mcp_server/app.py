@@ -18,7 +18,7 @@ from mcp_server.catalogue import Offering, offer
 from mcp_server.endpoint import McpEndpoint
 from mcp_server.guards import Guards
 from mcp_server.metrics import CONTENT_TYPE, Metrics
-from mcp_server.sessions import session_route
+from mcp_server.sessions import session_routes
 from mcp_server.settings import ServerSettings
 from mcp_server.tool_calls import ToolCalls, internal_error
 
@@ -66,7 +66,7 @@ def build_app(
         routes=[
             Route("/mcp", endpoint),
             Route("/mcp/", endpoint),
-            session_route(backend),
+            *session_routes(backend),
             Route("/live", live),
             Route("/health", health),
             Route("/metrics", expose_metrics),

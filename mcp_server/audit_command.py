@@ -15,6 +15,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from cli_mcp.arguments import ArgumentParser
+
 # Of the clocks of two nodes, and of the moment in which a line is written.
 TOLERANCE = timedelta(seconds=2)
 
@@ -71,7 +73,7 @@ def join(requests: Iterable[Line], uses: Uses) -> Iterator[Line]:
 
 def main(arguments: Sequence[str]) -> int:
     """Exit status 0, or 1 when a file cannot be read, or 2 for wrong arguments."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="cli-mcp audit",
         description="Who sent which request: joins the logs of MCP servers and of credential proxies, in any "
         "number of files; other lines in them do not matter.",

@@ -1,6 +1,6 @@
 """The seam between the MCP server and what runs commands: pods in a cluster, bubblewrap on one machine."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -47,6 +47,14 @@ class Readiness:
     detail: str = "ok"
 
 
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A session that has a sandbox; `idle_seconds` is None while a command runs, or how long none has."""
+
+    id: str
+    idle_seconds: float | None
+
+
 class SandboxBackend(Protocol):
     """Finds or makes the sandbox of a session and runs commands in it.
 
@@ -80,6 +88,10 @@ class SandboxBackend(Protocol):
 
         It makes no sandbox, and several may be entered for one session at the same time.
         """
+        ...
+
+    def open_sessions(self, owner: str) -> Sequence[OpenSession]:
+        """Those of one caller, as far as they are known here."""
         ...
 
     def readiness(self) -> Readiness: ...

@@ -16,6 +16,7 @@ from lightkube.config.kubeconfig import SingleConfig
 from prometheus_client import CollectorRegistry
 
 from cli_mcp import names
+from cli_mcp.arguments import ArgumentParser
 from cli_mcp.audit_budget import BudgetedLog, lines_to
 from cli_mcp.log_budget import limit_repetitions
 from cli_mcp.program import (
@@ -94,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse_arguments(arguments: Sequence[str]) -> Arguments:
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="cli-mcp server",
         description="The MCP server of one CliMcpInstance in a Kubernetes cluster.",
         epilog=_EPILOG,

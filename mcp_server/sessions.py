@@ -1,4 +1,6 @@
-"""`DELETE /sessions/{id}`: ends a session of the caller."""
+"""`GET /sessions`: the caller's sessions. `DELETE /sessions/{id}`: ends one of them."""
+
+from dataclasses import asdict
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -12,8 +14,12 @@ from mcp_server.tool import InvalidCall, check_session_id
 _BOOLEANS = {"true": True, "false": False}
 
 
-def session_route(backend: SandboxBackend) -> Route:
-    """204 whether or not the session was known; `?workspace=true` deletes its files too."""
+def session_routes(backend: SandboxBackend) -> list[Route]:
+    """DELETE is 204 whether or not the session was known; `?workspace=true` deletes its files too."""
+
+    async def list_sessions(request: Request) -> Response:
+        sessions = sorted(backend.open_sessions(caller_of(request).owner), key=lambda session: session.id)
+        return JSONResponse({"sessions": [asdict(session) for session in sessions]})
 
     async def end_session(request: Request) -> Response:
         delete_workspace = _BOOLEANS.get(request.query_params.get("workspace", "false"))
@@ -30,7 +36,10 @@ def session_route(backend: SandboxBackend) -> Route:
             return _error(503, str(error))
         return Response(status_code=204)
 
-    return Route("/sessions/{id}", end_session, methods=["DELETE"])
+    return [
+        Route("/sessions", list_sessions, methods=["GET"]),
+        Route("/sessions/{id}", end_session, methods=["DELETE"]),
+    ]
 
 
 def _error(status: int, message: str) -> Response:

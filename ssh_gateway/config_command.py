@@ -3,7 +3,6 @@
 From the state directory of local mode, or with a namespace or KUBECONFIG from the cluster.
 """
 
-import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cli_mcp import names
+from cli_mcp.arguments import ArgumentParser
 from cli_mcp.state_dir import own_state_directory
 from ssh_gateway.access import (
     ACCESS_FILE,
@@ -59,8 +59,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="cli-mcp ssh-config", description="Client configuration for an instance's SSH gateway."
     )
     parser.add_argument("instance", metavar="INSTANCE")

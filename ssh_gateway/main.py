@@ -1,6 +1,5 @@
 """`cli-mcp ssh`: the SSH gateway of one instance in a cluster, with the MCP server's session code in it."""
 
-import argparse
 import asyncio
 import logging
 import os
@@ -11,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cli_mcp.arguments import ArgumentParser
 from cli_mcp.audit_budget import BudgetedLog, lines_to
 from cli_mcp.log_budget import limit_repetitions
 from cli_mcp.names import SSH_PORT
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse_arguments(arguments: Sequence[str]) -> Arguments:
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="cli-mcp ssh",
         description="The SSH gateway of one CliMcpInstance. In a pod all arguments come with the Deployment "
         "that the operator makes. Audit records go to stdout, messages to stderr.",

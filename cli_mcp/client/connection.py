@@ -1,34 +1,43 @@
-"""A session of a running server, as the command line uses it. Loads the MCP library when it connects."""
+"""MCP over HTTP as the command line speaks it: one request at a time, with nothing but the standard library.
 
-import base64
+The SDK takes most of a second to import, more than most commands take. A server of ours needs no handshake:
+each request stands for itself (Streamable HTTP, 2025-11-25).
+https://modelcontextprotocol.io/specification/2025-11-25/basic/transports
+"""
+
+import contextlib
+import http.client
 import ipaddress
 import json
+import os
+import re
+import select
+import socket
 import ssl
 import urllib.parse
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cli_mcp.execution import MAX_TIMEOUT_SECONDS
 
-if TYPE_CHECKING:
-    import httpx2
-    from mcp import Client
-    from mcp.types import CallToolResult
-
 DEFAULT_URL = "http://127.0.0.1:8080"
+_PROTOCOL_VERSION = "2025-11-25"
 # A command's timeout covers the wait for its turn; making a sandbox and the answer's way come on top.
 _READ_TIMEOUT_SECONDS = MAX_TIMEOUT_SECONDS + 60
 _CONNECT_TIMEOUT_SECONDS = 10
+# A result has 1 MiB at most; an event stream that never ends a line is no server of ours.
+_MAX_LINE_BYTES = 16 << 20
+_ADDRESS_WITH_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}(/\S*)?")
+_HEADER_VALUE = re.compile(r"[\x21-\x7e]+")
 
 OnProgress = Callable[[float, str], None]
 """Gets the seconds since the call began, and a line that says how it goes."""
 
 
 class ClientError(Exception):
-    """A call without a result; the message is for the person at the terminal."""
+    """A request without a result; the message is for the person at the terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +51,15 @@ class Target:
     ca_file: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """Of a command that ran. The streams are exact bytes unless `truncated`: then their middle is missing
-    and `output_file`, a path in the sandbox, has the rest."""
-
-    exit_code: int
-    stdout: bytes
-    stderr: bytes
-    cwd: str
-    truncated: bool
-    output_file: str | None
+def looks_like_a_server(word: str) -> bool:
+    """Whether `word`, of a command line, is meant as a server rather than as a command."""
+    if "://" in word or word == "localhost" or _ADDRESS_WITH_PORT.fullmatch(word):
+        return True
+    try:
+        ipaddress.ip_address(word.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
 
 
 def endpoint_url(given: str) -> str:
@@ -60,9 +67,16 @@ def endpoint_url(given: str) -> str:
 
     Raises ClientError.
     """
-    parts = urllib.parse.urlsplit(given if "://" in given else f"http://{given}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ClientError(f"{given!r} is no server's URL. An example: {DEFAULT_URL}")
+    example = ClientError(f"{given!r} is no server's URL. An example: {DEFAULT_URL}")
+    if any(character.isspace() or not character.isprintable() for character in given):
+        raise example
+    try:
+        parts = urllib.parse.urlsplit(given if "://" in given else f"http://{given}")
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none, brackets that do not match
+        raise example from None
+    if parts.scheme not in ("http", "https") or not has_host or not given.isascii():
+        raise example
     path = parts.path if parts.path.strip("/") else "/mcp"
     return urllib.parse.urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
 
@@ -75,126 +89,232 @@ def is_on_loopback(url: str) -> bool:
         return False
 
 
-def parse_result(result: "CallToolResult") -> Result:
-    """What a `bash` call gave. Raises ClientError with the server's words when nothing ran."""
-    content: Any = result.structured_content
-    if not isinstance(content, dict) or "exit_code" not in content:
-        raise ClientError("\n".join(getattr(block, "text", "") for block in result.content))
-    decode = base64.b64decode if content["encoding"] == "base64" else str.encode
-    return Result(
-        exit_code=content["exit_code"],
-        stdout=decode(content["stdout"]),
-        stderr=decode(content["stderr"]),
-        cwd=content["cwd"],
-        truncated=content["truncated"],
-        output_file=content["output_file"],
-    )
+class Connection:
+    """To one session of a server; made when the first request needs it. Not for several threads."""
 
+    def __init__(self, target: Target) -> None:
+        """Raises ClientError for what cannot be sent, or trusted."""
+        self.target = target
+        parts = urllib.parse.urlsplit(target.url)
+        self._host, self._port = parts.hostname or "", parts.port
+        self._path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        self._tls = _trusting(target.ca_file) if parts.scheme == "https" else None
+        if self._tls is None and target.ca_file is not None:
+            raise ClientError(
+                f"--ca-file is for https, and {target.url} has no TLS. Write https://, or leave it out."
+            )
+        self._headers = _headers(target)
+        self._http: http.client.HTTPConnection | None = None
 
-class Session:
-    """One session of a server, over one connection."""
+    def close(self) -> None:
+        if self._http is not None:
+            self._http.close()
+            self._http = None
 
-    def __init__(self, client: "Client", explain: "Callable[[Exception], ClientError | None]") -> None:
-        self._client = client
-        self._explain = explain
+    def call(self, tool: str, arguments: dict[str, object], on_progress: OnProgress, request_id: str) -> Any:
+        """The result of tools/call, as MCP defines it. Raises ClientError when there is none."""
+        params = {"name": tool, "arguments": arguments, "_meta": {"progressToken": request_id}}
+        message = {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params}
+        with self._explained():
+            response = self._send("POST", self._path, message)
+            for event in _messages(response):
+                if event.get("method") == "notifications/progress":
+                    progress = event.get("params", {})
+                    on_progress(float(progress.get("progress", 0)), str(progress.get("message", "")))
+                elif event.get("id") == request_id:
+                    return self._result(event)
+        raise ClientError(f"{self.target.url} hung up without a result; whether the command ran is unknown.")
 
-    async def run(self, command: str, timeout_seconds: float | None, on_progress: OnProgress) -> Result:
-        """Run `command`; cancelling this interrupts it. Raises ClientError when there is no result."""
-        arguments: dict[str, object] = {"command": command}
-        if timeout_seconds is not None:
-            arguments["timeout"] = timeout_seconds
+    def cancel(self, request_id: str) -> None:
+        """Have a call that another Connection waits for interrupted; that one still gets what it gave."""
+        params = {"requestId": request_id}
+        message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
+        with self._explained():
+            self._send("POST", self._path, message).read()
 
-        async def report(progress: float, total: float | None, message: str | None) -> None:
-            on_progress(progress, message or "")
+    def request(self, method: str, path: str) -> bytes:
+        """The body that a path beside the MCP endpoint answers with. Raises ClientError."""
+        base = self._path.partition("?")[0].rstrip("/").rpartition("/")[0]
+        with self._explained():
+            return self._send(method, f"{base}{path}", None).read()
 
+    def _result(self, answer: dict[str, Any]) -> Any:
+        if "result" in answer:
+            return answer["result"]
+        message = answer.get("error", {}).get("message", "no result")
+        raise ClientError(f"{self.target.url} answers: {message}")
+
+    def _send(self, method: str, path: str, message: dict[str, Any] | None) -> http.client.HTTPResponse:
+        """The response to a request. Raises ClientError in the server's words when it is a refusal."""
+        body = None if message is None else json.dumps(message).encode()
+        connection = self._connected()
         try:
-            result = await self._client.call_tool("bash", arguments, progress_callback=report)
-        except Exception as error:
-            if (explained := self._explain(error)) is None:
-                raise
-            raise explained from error
-        return parse_result(result)
+            connection.request(method, path, body, self._headers)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # refused before it had all of the request: its answer says why
+        response = connection.getresponse()
+        if response.status >= 300:
+            raise ClientError(_refusal(response, self.target.url))
+        return response
+
+    def _connected(self) -> http.client.HTTPConnection:
+        if self._http is not None and not _is_closed(self._http.sock):
+            return self._http
+        self.close()
+        self._http = (
+            http.client.HTTPConnection(self._host, self._port, timeout=_CONNECT_TIMEOUT_SECONDS)
+            if self._tls is None
+            else http.client.HTTPSConnection(
+                self._host, self._port, context=self._tls, timeout=_CONNECT_TIMEOUT_SECONDS
+            )
+        )
+        self._http.connect()
+        self._http.sock.settimeout(_READ_TIMEOUT_SECONDS)
+        # An answer may be followed by a command at once.
+        self._http.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._http
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raises ClientError in place of what the network, TLS and HTTP raise, and closes the connection."""
+        try:
+            yield
+        except ClientError:
+            self.close()
+            raise
+        except TimeoutError:
+            self.close()
+            raise ClientError(f"{self.target.url} does not answer.") from None
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise ClientError(
+                f"No connection to {self.target.url}: {_cause(error)}. {_remedy(self.target.url, error)}"
+            ) from error
+        except ValueError as error:
+            self.close()
+            raise ClientError(_not_mcp(self.target.url)) from error
+        except BaseException:
+            self.close()  # interrupted: what would come on it belongs to nobody
+            raise
 
 
-@asynccontextmanager
-async def connect(target: Target) -> AsyncIterator[Session]:
-    """Raises ClientError when the server cannot be reached or turns us away."""
-    import httpx2
-    from mcp import Client, MCPError
-    from mcp.client.streamable_http import streamable_http_client
-
-    refusals: list[str] = []
-
-    async def note_refusal(response: httpx2.Response) -> None:
-        if response.is_error and (message := await _refusal(response)):
-            refusals.append(message)
-
-    def explain(error: Exception) -> ClientError | None:
-        match _first(error):
-            case ClientError() as known:
-                return known
-            case httpx2.TimeoutException():
-                return ClientError(f"{target.url} does not answer.")
-            case httpx2.HTTPError() as failed:
-                return ClientError(f"No connection to {target.url}: {failed}. {_remedy(target, failed)}")
-            case MCPError() as refused:
-                return ClientError(refusals[-1] if refusals else f"{target.url} answers: {refused.message}")
-        return None
-
-    headers = {"X-Session-ID": target.session}
+def _headers(target: Target) -> dict[str, str]:
+    """Raises ClientError for a session or token that no header can carry."""
+    if not _HEADER_VALUE.fullmatch(target.session):
+        raise ClientError(
+            f"{target.session!r} is no session id: lower-case letters, digits and hyphens, for example s1."
+        )
+    headers = {
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": _PROTOCOL_VERSION,
+        "X-Session-ID": target.session,
+    }
     if target.token is not None:
         headers["Authorization"] = f"Bearer {target.token}"
-    http = httpx2.AsyncClient(
-        headers=headers,
-        timeout=httpx2.Timeout(_CONNECT_TIMEOUT_SECONDS, read=_READ_TIMEOUT_SECONDS),
-        # Not through a proxy of the environment: the token is for the server alone.
-        trust_env=False,
-        verify=_trusting(target.ca_file) if target.ca_file else True,
-        event_hooks={"response": [note_refusal]},
-    )
+    return headers
+
+
+def new_request_id() -> str:
+    """Unlike that of every other call of the session, which a cancellation must not mean."""
+    return os.urandom(12).hex()
+
+
+def _messages(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+    """The JSON-RPC messages of an answer: one, or those of an event stream. Raises ValueError."""
+    kind = response.headers.get_content_type()
+    if kind == "application/json":
+        yield _message(response.read())
+    elif kind == "text/event-stream":
+        yield from _events(response)
+    else:
+        raise ValueError(kind)
+
+
+def _events(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+    """https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream"""
+    data: list[bytes] = []
+    while line := response.readline(_MAX_LINE_BYTES):
+        if not line.endswith(b"\n"):
+            raise ValueError("an event without end")
+        line = line.rstrip(b"\r\n")
+        if line.startswith(b"data:"):
+            data.append(line.removeprefix(b"data:").removeprefix(b" "))
+        elif not line and data:
+            yield _message(b"\n".join(data))
+            data = []
+
+
+def _message(data: bytes) -> dict[str, Any]:
+    message = json.loads(data)
+    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+        raise ValueError("no JSON-RPC message")
+    return message
+
+
+def _refusal(response: http.client.HTTPResponse, url: str) -> str:
+    """The server's own words for why it turned a request away."""
     try:
-        async with http, Client(streamable_http_client(target.url, http_client=http)) as client:
-            yield Session(client, explain)
-    except Exception as error:
-        if (explained := explain(error)) is None:
-            raise
-        raise explained from error
+        error = json.loads(response.read(1 << 20)).get("error")
+    except (ValueError, AttributeError, OSError, http.client.HTTPException):
+        error = None
+    if isinstance(error, dict):
+        error = error.get("message")
+    if not isinstance(error, str) or not error:
+        return f"{_not_mcp(url)} (HTTP {response.status})"
+    hint = " See --token-file." if response.status == 401 else ""
+    return f"{error}{hint}"
 
 
-def _remedy(target: Target, failed: "httpx2.HTTPError") -> str:
-    if isinstance(_cause(failed), ssl.SSLCertVerificationError):
-        return "Name who signed its certificate with --ca-file FILE, and the server as its certificate does."
-    if is_on_loopback(target.url):
-        return "Is `cli-mcp local` running, or `kubectl port-forward`?"
+def _not_mcp(url: str) -> str:
+    return f"{url} answers, but not as a server of cli-mcp does. Give the URL that the server printed."
+
+
+def _is_closed(sock: "socket.socket | None") -> bool:
+    """Whether the other side has hung up; nothing else can be there to read between two requests."""
+    return sock is None or bool(select.select([sock], [], [], 0)[0])
+
+
+def _remedy(url: str, error: Exception) -> str:
+    secure = url.startswith("https:")
+    match error:
+        case ssl.SSLCertVerificationError():
+            return (
+                "Name who signed its certificate with --ca-file FILE, and the server as its certificate does."
+            )
+        case ssl.SSLError() if secure:
+            return "Does it speak TLS? Without it, the URL begins with http://"
+        case ConnectionRefusedError() if is_on_loopback(url):
+            return "Is `cli-mcp local` running, or `kubectl port-forward`?"
+        case http.client.HTTPException() | ConnectionResetError() if not secure:
+            return "Does it speak TLS? Then the URL begins with https://"
+        case http.client.HTTPException() | ConnectionResetError():
+            return "It hung up; whether a command ran is unknown."
     return "Is the address right, and the server up?"
 
 
-def _trusting(ca_file: Path) -> ssl.SSLContext:
+def _cause(error: BaseException) -> str:
+    match error:
+        case ssl.SSLCertVerificationError():
+            return f"certificate verify failed: {error.verify_message}"
+        case ssl.SSLError():
+            return f"no TLS ({(error.reason or 'handshake failed').lower().replace('_', ' ')})"
+        case socket.gaierror():
+            return "no such host"
+        case http.client.RemoteDisconnected() | ConnectionResetError():
+            return "it hung up without an answer"
+        case http.client.HTTPException():
+            return "its answer is not HTTP"
+        case OSError() if error.strerror:
+            return error.strerror
+    return type(error).__name__
+
+
+def _trusting(ca_file: Path | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
-        raise ClientError(f"Cannot read the authority in {ca_file}: {error}") from None
-
-
-async def _refusal(response: "httpx2.Response") -> str | None:
-    """The server's own words for why it turned a request away, which the MCP library would not pass on."""
-    try:
-        body = json.loads(await response.aread())
-    except ValueError:
-        return None
-    error = body.get("error") if isinstance(body, dict) else None
-    return error if isinstance(error, str) else None
-
-
-def _cause(error: BaseException) -> BaseException:
-    """What was raised first, of errors that were raised because of one another."""
-    while (earlier := error.__cause__ or error.__context__) is not None:
-        error = earlier
-    return error
-
-
-def _first(error: BaseException) -> BaseException:
-    """The error itself, out of the groups that task groups wrap it in."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+        cause = error.strerror if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else None
+        raise ClientError(
+            f"Cannot read the authority in {ca_file}: {cause or 'no certificate in PEM form'}"
+        ) from None

@@ -1,45 +1,62 @@
-"""`cli-mcp shell`: a prompt over the `bash` tool. Each line is one call; the session keeps the state."""
+"""`cli-mcp shell`: a prompt over the `bash` tool. Each command is one call; the session keeps the state."""
 
-import asyncio
 import os
 import readline
 import secrets
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cli_mcp.client.call import write
-from cli_mcp.client.connection import ClientError, Result, Target, connect
-from cli_mcp.client.options import EXIT_INTERRUPTED, EXIT_NO_RESULT, parser, target
+from cli_mcp.client.connection import ClientError, Connection, Target, new_request_id
+from cli_mcp.client.interrupt import cancelled_by_ctrl_c
+from cli_mcp.client.options import WrongUse, add_timeout, only_url, parse, parser, target
+from cli_mcp.client.output import say, write
 from cli_mcp.client.progress import ProgressLine
+from cli_mcp.client.session import Result, Session
+from cli_mcp.exit_status import INTERRUPTED, NO_RESULT
 from cli_mcp.state_dir import own_state_directory
 
 _HISTORY_FILE = "shell-history"
 _HISTORY_LINES = 2_000
+_PARSE_SECONDS = 5
+# What bash says of input that ends too early, in the C locale.
+_UNFINISHED = (b"unexpected end of file", b"unexpected EOF", b"delimited by end-of-file")
 _COLOURS = ("amber", "azure", "coral", "green", "indigo", "ivory", "olive", "pearl", "ruby", "silver")
 _ANIMALS = ("badger", "crane", "dolphin", "falcon", "gecko", "heron", "lynx", "otter", "raven", "tapir")
 
 
 def main(arguments: list[str]) -> int:
-    options = parser("shell", "An interactive prompt in a session of a running server.")
+    options = parser(
+        "shell",
+        "A prompt in a session of a running server. A command goes on over lines until bash would run it.",
+        "[URL]",
+        "Exit status: the last command's; 125 when there is no result.",
+    )
     options.add_argument("--session", help="default: a new one, with a name of its own")
-    chosen = options.parse_args(arguments)
+    add_timeout(options)
+    chosen = parse(options, arguments)
     session = chosen.session or readable_id()
     try:
-        to = target(chosen, session)
+        url = only_url(chosen.words)
+    except WrongUse as wrong:
+        options.error(str(wrong))
+    try:
+        to = target(chosen, url, session)
+        prompt = _Prompt(to, chosen.timeout)
         if not sys.stdin.isatty():
-            return asyncio.run(_run_lines(to, chosen.timeout))
+            return prompt.run_lines()
         print(f"Session {session} of {to.url}. Ctrl-C interrupts a command, Ctrl-D leaves.")
         with _history(own_state_directory()):
-            status = _converse(to, chosen.timeout)
-        print(f"The session lives on: cli-mcp shell {chosen.url} --session {session}")
+            status = prompt.converse()
+        print(f"The session lives on: cli-mcp shell {url} --session {session}")
         return status
     except ClientError as error:
-        print(f"cli-mcp: {error}", file=sys.stderr)
-        return EXIT_NO_RESULT
+        say(str(error))
+        return NO_RESULT
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return INTERRUPTED
 
 
 def readable_id() -> str:
@@ -47,77 +64,126 @@ def readable_id() -> str:
     return f"{secrets.choice(_COLOURS)}-{secrets.choice(_ANIMALS)}-{secrets.token_hex(3)}"
 
 
-async def _run_lines(to: Target, timeout_seconds: float | None) -> int:
-    """Run each line of stdin; the exit status is the last one's, and without a result nothing more runs."""
-    progress = ProgressLine(sys.stderr)
-    status = 0
-    async with connect(to) as session:
-        for line in sys.stdin:
-            if not line.strip():
-                continue
-            result = await session.run(line.rstrip("\n"), timeout_seconds, progress.show)
-            progress.clear()
-            write(result)
-            status = result.exit_code
-    return status
+class _Prompt:
+    def __init__(self, to: Target, timeout_seconds: float | None) -> None:
+        """Raises ClientError."""
+        self._to = to
+        self._timeout_seconds = timeout_seconds
+        self._session = Session(Connection(to))
 
+    def run_lines(self) -> int:
+        """Run the commands on stdin; the exit status is the last one's, and without a result nothing more
+        runs. Raises ClientError, KeyboardInterrupt."""
+        status = 0
+        lines = (line.rstrip("\n") for line in sys.stdin)
+        while (command := read_command(lambda continued: next(lines, None))) is not None:
+            if command.strip():
+                result, interrupted = self._run(command)
+                status = write(result, self._session, quiet=True)
+                if interrupted:
+                    return INTERRUPTED
+        return status
 
-def _converse(to: Target, timeout_seconds: float | None) -> int:
-    """Read and run until the end of input; the exit status is the last command's.
+    def converse(self) -> int:
+        """Read and run until the end of input; the exit status is the last command's.
+        Raises ClientError when not even the first command has a result."""
+        first, _ = self._run(":")
+        cwd, status = first.cwd, 0
 
-    The connection lives in a thread of its own: readline keeps this one, and gets Ctrl-C at the prompt.
-    """
-    from anyio.from_thread import start_blocking_portal
+        def read_line(continued: bool) -> str | None:
+            return _read_line("> " if continued else f"{_printable(cwd)} $ ")
 
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(connect(to)) as session:
-
-        def run(command: str) -> Result | None:
-            """The result, or None when Ctrl-C interrupted the command. Raises ClientError."""
-            progress = ProgressLine(sys.stderr)
-            running = portal.start_task_soon(session.run, command, timeout_seconds, progress.show)
-            try:
-                return running.result()
-            except KeyboardInterrupt:
-                running.cancel()
-                return None
-            finally:
-                progress.clear()
-
-        first = run(":")
-        cwd, status = first.cwd if first else "", 0
-        while (line := _read_line(f"{_printable(cwd)} $ ")) not in (None, "exit"):
-            if not line:
+        while (command := _command_or_nothing(read_line)) not in (None, "exit"):
+            if not command:
                 continue
             try:
-                result = run(line)
+                result, interrupted = self._run(command)
+                status = write(result, self._session)
             except ClientError as error:
-                print(f"cli-mcp: {error}", file=sys.stderr)
+                say(str(error))
                 continue
-            if result is None:
+            except KeyboardInterrupt:
                 print()
-                status = EXIT_INTERRUPTED
+                status = INTERRUPTED
                 continue
-            write(result)
             _end_line(result)
-            cwd, status = result.cwd, result.exit_code
-    return status
+            cwd, status = result.cwd, INTERRUPTED if interrupted else status
+            if status != 0:
+                print(f"[exit code {status}]", file=sys.stderr)
+        return status
+
+    def _run(self, command: str) -> tuple[Result, bool]:
+        """The result, and whether Ctrl-C ended it. Raises ClientError, KeyboardInterrupt."""
+        progress = ProgressLine(sys.stderr)
+        request_id = new_request_id()
+        cancelled: list[bool] = []
+        try:
+            with cancelled_by_ctrl_c(self._to, request_id) as cancelled:
+                result = self._session.run(command, self._timeout_seconds, progress.show, request_id)
+                return result, bool(cancelled)
+        except ClientError:
+            if cancelled:
+                raise KeyboardInterrupt from None
+            raise
+        finally:
+            progress.clear()
 
 
-def _read_line(prompt: str) -> str | None:
-    """A line without the space around it; empty after Ctrl-C, None at the end of input."""
+def read_command(read_line: Callable[[bool], str | None]) -> str | None:
+    """Lines up to where bash would run what they are; None at the end of input.
+
+    `read_line` is told whether the line goes on with others, and gives None at the end of input.
+    """
+    command = read_line(False)
+    while command is not None and is_unfinished(command):
+        more = read_line(True)
+        if more is None:
+            break  # bash says what is missing
+        command = f"{command}\n{more}"
+    return command
+
+
+def is_unfinished(command: str) -> bool:
+    """Whether bash would read on: an open quote, `do` without `done`, a here-document. Nothing is run.
+
+    False where there is no bash to ask."""
+    if command.endswith("\\") and not command.endswith("\\\\"):
+        return True
     try:
-        return input(prompt).strip()
-    except EOFError:
-        print()
-        return None
+        parsed = subprocess.run(
+            ["bash", "--norc", "--noprofile", "-n"],
+            input=f"{command}\n".encode(errors="surrogateescape"),
+            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
+            capture_output=True,
+            timeout=_PARSE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return any(sign in parsed.stderr for sign in _UNFINISHED)
+
+
+def _command_or_nothing(read_line: Callable[[bool], str | None]) -> str | None:
+    """Without the space around it; empty after Ctrl-C, None at the end of input."""
+    try:
+        command = read_command(read_line)
     except KeyboardInterrupt:
         print()
         return ""
+    return None if command is None else command.strip(" \t")
+
+
+def _read_line(prompt: str) -> str | None:
+    try:
+        return input(prompt)
+    except EOFError:
+        print()
+        return None
 
 
 def _end_line(result: Result) -> None:
     """The prompt belongs at the beginning of a line."""
-    last = result.stderr or result.stdout
+    last = result.stderr.data or result.stdout.data
     if last and not last.endswith(b"\n"):
         print()
 

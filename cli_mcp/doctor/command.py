@@ -1,8 +1,8 @@
 """`cli-mcp doctor`: prints the findings, the problems with their remedies."""
 
-import argparse
 import sys
 
+from cli_mcp.arguments import ArgumentParser
 from cli_mcp.doctor.checks import Finding, Level, examine
 from cli_mcp.doctor.gather import NoCluster, connected, gather
 
@@ -31,8 +31,8 @@ def main(arguments: list[str]) -> int:
     return _EXIT_PROBLEMS if any(it.level is Level.PROBLEM for it in findings) else _EXIT_HEALTHY
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="cli-mcp doctor",
         description="Check an installation in a cluster: versions, Metacontroller, admission, instances.",
         epilog="It only reads. Exit status: 0 no problem, 1 problems, 2 the cluster gives no answer.",

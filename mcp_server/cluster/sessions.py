@@ -16,7 +16,14 @@ from cli_mcp.agent_api import Finished, ToolResult
 from cli_mcp.execution import ExecutionError, ProgressCallback
 from mcp_server.agents.agent import AgentAddress, AgentUnreachable, SandboxAgent
 from mcp_server.audit import CallRecord
-from mcp_server.backend import Readiness, SessionKey, SessionOutcome, SessionState, SessionToolResult
+from mcp_server.backend import (
+    OpenSession,
+    Readiness,
+    SessionKey,
+    SessionOutcome,
+    SessionState,
+    SessionToolResult,
+)
 from mcp_server.catalogue import Offering
 from mcp_server.cluster import writes
 from mcp_server.cluster.activity import Activity
@@ -146,6 +153,17 @@ class PodSessions:
             yield
         finally:
             holding.cancel()
+
+    def open_sessions(self, owner: str) -> list[OpenSession]:
+        """A running command stamps its session, and is no more precisely known to other replicas."""
+        return [
+            OpenSession(pod.session_id, max(0.0, (self._now() - active).total_seconds()))
+            for pod in self._cache
+            if pod.usable
+            and pod.owner == owner
+            and pod.session_id
+            and (active := pod.last_activity or pod.created) is not None
+        ]
 
     def readiness(self) -> Readiness:
         if not self._pod_watch.synced or not self._configuration_watch.synced:

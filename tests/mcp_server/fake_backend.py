@@ -13,7 +13,14 @@ from mcp.client.streamable_http import streamable_http_client
 from cli_mcp.execution import NotSessionOwner, Outcome, Progress, ProgressCallback, StreamOutput
 from mcp_server.app import build_app
 from mcp_server.authentication import Authenticator, StaticToken
-from mcp_server.backend import Readiness, SessionKey, SessionOutcome, SessionState, SessionToolResult
+from mcp_server.backend import (
+    OpenSession,
+    Readiness,
+    SessionKey,
+    SessionOutcome,
+    SessionState,
+    SessionToolResult,
+)
 from mcp_server.catalogue import Offering
 from mcp_server.serving import serve
 from mcp_server.settings import ServerSettings
@@ -44,6 +51,7 @@ class FakeBackend:
     tool_calls: list[tuple[SessionKey, str, Mapping[str, object], float]] = field(default_factory=list)
     tool_result: Mapping[str, object] = field(default_factory=dict)
     held: list[SessionKey] = field(default_factory=list)
+    sessions: list[tuple[str, OpenSession]] = field(default_factory=list)
 
     def reset(self) -> None:
         """As it was made; nothing may be running."""
@@ -90,6 +98,9 @@ class FakeBackend:
             yield
         finally:
             self.held.remove(session)
+
+    def open_sessions(self, owner: str) -> list[OpenSession]:
+        return [session for session_owner, session in self.sessions if session_owner == owner]
 
     def readiness(self) -> Readiness:
         return self.ready
