@@ -30,7 +30,8 @@ _CONNECT_TIMEOUT_SECONDS = 10
 # A result has 1 MiB at most; an event stream that never ends a line is no server of ours.
 _MAX_LINE_BYTES = 16 << 20
 _ADDRESS_WITH_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}(/\S*)?")
-_HEADER_VALUE = re.compile(r"[\x21-\x7e]+")
+# What a header and a path can carry; the server knows the rest of the rule.
+_SESSION = re.compile(r"[!-.0-~]+")
 
 OnProgress = Callable[[float, str], None]
 """Gets the seconds since the call began, and a line that says how it goes."""
@@ -200,7 +201,7 @@ class Connection:
 
 def _headers(target: Target) -> dict[str, str]:
     """Raises ClientError for a session or token that no header can carry."""
-    if not _HEADER_VALUE.fullmatch(target.session):
+    if not _SESSION.fullmatch(target.session):
         raise ClientError(
             f"{target.session!r} is no session id: lower-case letters, digits and hyphens, for example s1."
         )

@@ -1,7 +1,6 @@
 """Commands in a session of a running server: their result, their whole output, and what they get to read."""
 
 import base64
-import binascii
 import os
 import shlex
 from collections.abc import Callable, Iterator
@@ -60,7 +59,7 @@ def parse_result(result: Any) -> Result:
             timed_out=content.get("timed_out") is True,
             notes=tuple(_notes(content)),
         )
-    except (KeyError, TypeError, ValueError, binascii.Error):
+    except (KeyError, TypeError, AttributeError, ValueError):
         raise ClientError("The server's result is of another kind than this client knows.") from None
 
 

@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> int:
     if chosen.workspace and chosen.end is None:
         options.error("--workspace goes with --end ID")
     try:
-        connection = Connection(target(chosen, url, DEFAULT_SESSION))
+        connection = Connection(target(chosen, url, DEFAULT_SESSION if chosen.end is None else chosen.end))
         if chosen.end is None:
             return _list(connection)
         workspace = "?workspace=true" if chosen.workspace else ""

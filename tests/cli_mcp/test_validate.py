@@ -147,11 +147,11 @@ def test_a_dash_is_the_standard_input(
     assert run(capsys, "-") == (0, ["stdin: valid"], "")
 
 
-def test_no_file_at_all_shows_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_file_at_all_is_one_line_that_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([])
     assert caught.value.code == 2
-    assert "usage: cli-mcp validate" in capsys.readouterr().err
+    assert "FILE. See cli-mcp validate --help\n" in capsys.readouterr().err
 
 
 def test_importing_the_package_loads_no_library() -> None:

@@ -22,7 +22,7 @@ async def test_health_tells_whether_sessions_can_be_served_and_why_not() -> None
         ("GET", "/", 404),
         ("POST", "/sse", 404),
         ("GET", "/mcp/x", 404),
-        ("GET", "/sessions", 404),
+        ("POST", "/sessions", 405),
         ("GET", "/sessions/s1", 405),
         ("POST", "/health", 405),
     ],

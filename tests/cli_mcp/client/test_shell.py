@@ -7,14 +7,14 @@ import re
 import stat
 import sys
 import termios
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from cli_mcp.client.shell import readable_id
+from cli_mcp.client.shell import is_unfinished, readable_id
 from mcp_server.tool import check_session_id
 from tests.mcp_server.fake_backend import (
     TOKEN,
@@ -168,11 +168,52 @@ async def test_lines_from_a_pipe_run_in_order_and_the_last_status_counts(tmp_pat
         assert [command for _, command, _ in server.backend.calls] == ["cd /tmp", "  pwd  "]
 
 
+async def test_commands_of_several_lines_from_a_pipe_are_one_call_each(tmp_path: Path) -> None:
+    commands = ["for i in 1 2\ndo\n  echo $i\ndone", "cat <<x\na\n\nb\nx", "echo 'a\n\nb'", "echo a \\\n  b"]
+    async with running_server() as server:
+        process = await asyncio.create_subprocess_exec(
+            *command_line(server, tmp_path), stdin=PIPE, stdout=PIPE, stderr=PIPE
+        )
+        await process.communicate("\n".join([*commands, "echo 'open"]).encode())
+        assert [command for _, command, _ in server.backend.calls] == [*commands, "echo 'open"]
+
+
+async def test_a_command_goes_on_until_it_is_whole_and_its_exit_code_is_shown(tmp_path: Path) -> None:
+    async with (
+        running_server(FakeBackend(outcome(b"", exit_code=3))) as server,
+        on_a_terminal(server, tmp_path) as terminal,
+    ):
+        await terminal.until(b"/workspace $ ")
+        await terminal.type(b"if false\n")
+        await terminal.until(b"> ")
+        await terminal.type(b"then true; fi\n")
+        assert b"[exit code 3]" in await terminal.until(b"/workspace $ ")
+        await terminal.type(b"echo 'never mind\n")
+        await terminal.until(b"> ")
+        await terminal.type(INTERRUPT)
+        await terminal.until(b"/workspace $ ")
+        await terminal.type(END_OF_INPUT)
+        assert await terminal.process.wait() == 3
+        assert [command for _, command, _ in server.backend.calls] == [":", "if false\nthen true; fi"]
+
+
+@pytest.mark.parametrize(
+    "command", ["ls", "echo $(", "fi", "echo 'a", "cat <<x", "a ||", "a \\", "{ a", "f() {"]
+)
+def test_bash_tells_what_is_unfinished(command: str) -> None:
+    assert is_unfinished(command) == (command not in ("ls", "fi"))
+
+
+def test_nothing_of_an_unfinished_command_is_run(tmp_path: Path) -> None:
+    assert is_unfinished(f"touch {tmp_path}/ran; $(touch {tmp_path}/ran) `touch {tmp_path}/ran` '")
+    assert not (tmp_path / "ran").exists()
+
+
 async def test_without_a_server_the_prompt_says_what_to_start(tmp_path: Path) -> None:
     async with running_server() as server:
         command = command_line(server, tmp_path)
-    process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT)
-    output, _ = await process.communicate()
+    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=STDOUT)
+    output, _ = await process.communicate(b"true\n")
     assert process.returncode == 125
     assert re.fullmatch(rb"cli-mcp: No connection to .*cli-mcp local.*\n", output)
 
