@@ -6,6 +6,7 @@ import contextlib
 import ipaddress
 import logging
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -32,9 +33,9 @@ from cli_mcp.program import (
     stop_events,
 )
 from cli_mcp.sandbox_environment import SYSTEM_FILES, with_defaults
-from cli_mcp.state_dir import own_state_directory
+from cli_mcp.state_dir import TOKEN_FILE, own_state_directory
 from cred_proxy.audit import write_audit_to
-from local_runtime import bubblewrap, cgroups, loop_devices, probe, screen
+from local_runtime import bubblewrap, cgroups, loop_devices, probe, screen, stdio
 from local_runtime.audit_file import AuditFile
 from local_runtime.cgroups import Cgroups, Limits
 from local_runtime.egress import Egress, EgressProblem
@@ -48,7 +49,8 @@ from local_runtime.images import NoImages
 from local_runtime.probe import NotPossible
 from local_runtime.sandbox import SandboxFactory, SandboxSettings
 from local_runtime.sessions import LocalSessions, SessionLimits
-from local_runtime.state import StateDirectory, StateInUse
+from local_runtime.state import URL_FILE, StateDirectory, StateInUse
+from local_runtime.stdio import UnusableInput
 from local_runtime.tool_helper import tool_program
 from mcp_server.app import build_app
 from mcp_server.authentication import Authenticator, NoAuthentication, StaticToken
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cli_mcp.local")
 
+SAMPLE = Path(__file__).with_name("sample.yaml")
 DRAIN_SECONDS = 10.0
 # A pod has the limit of its node (podPidsLimit); threads count, and a JVM or a test runner has hundreds.
 PROCESSES_PER_SESSION = 1024
@@ -70,7 +73,8 @@ PROCESSES_PER_SESSION = 1024
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    file: Path
+    file: Path | None
+    """None is the sample that comes with the program."""
     host: str
     port: int
     state_dir: Path | None
@@ -78,6 +82,8 @@ class Arguments:
     token_file: Path | None
     no_auth: bool
     ssh: tuple[str, int] | None = None
+    stdio: bool = False
+    print_config: bool = False
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -87,15 +93,20 @@ def main(arguments: Sequence[str]) -> int:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     parsed = parse_arguments(arguments)
     try:
+        instance = read_instance(parsed.file)
+        if parsed.print_config:
+            print(_running_config(parsed, instance))
+            return 0
         probe.check_platform()
         mounts = _own_mounts()
-        asyncio.run(_run(parsed, read_instance(parsed.file), mounts))
+        asyncio.run(_run(parsed, instance, mounts))
     except (
         CannotStart,
         EgressProblem,
         EnvironmentProblem,
         StateInUse,
         NotPossible,
+        UnusableInput,
     ) as error:
         print(f"cli-mcp local: {error}", file=sys.stderr)
         return 1
@@ -104,7 +115,19 @@ def main(arguments: Sequence[str]) -> int:
 
 def parse_arguments(arguments: Sequence[str]) -> Arguments:
     parser = ArgumentParser(prog="cli-mcp local", description="Sandboxed shells over MCP on this machine.")
-    parser.add_argument("file", type=Path, metavar="FILE", help="a CliMcpInstance file")
+    parser.add_argument(
+        "file", type=Path, nargs="?", metavar="FILE", help="a CliMcpInstance file (default: a sample)"
+    )
+    parser.add_argument(
+        "--stdio",
+        action="store_true",
+        help="speak MCP on stdin and stdout, for a client that starts this; its sandbox ends with it",
+    )
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        help="print what clients need to reach the server that runs, with its token, and end",
+    )
     parser.add_argument(
         "--listen",
         type=listen_address,
@@ -126,6 +149,8 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
     who.add_argument("--token-file", type=Path, metavar="FILE", help="the token that clients must send")
     who.add_argument("--no-auth", action="store_true", help="let every program on this machine in")
     values = parser.parse_args(arguments)
+    if values.stdio and (values.ssh or values.no_auth or values.token_file or values.print_config):
+        parser.error("--stdio goes without --ssh, --token-file, --no-auth and --print-config")
     host, port = values.listen
     return Arguments(
         values.file,
@@ -136,6 +161,8 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
         values.token_file,
         values.no_auth,
         values.ssh,
+        values.stdio,
+        values.print_config,
     )
 
 
@@ -168,8 +195,9 @@ def ssh_address(text: str) -> tuple[str, int]:
     return host or "127.0.0.1", int(port)
 
 
-def read_instance(file: Path) -> CliMcpInstance:
-    """Raises CannotStart."""
+def read_instance(file: Path | None) -> CliMcpInstance:
+    """Of the sample without a file. Raises CannotStart."""
+    file = file or SAMPLE
     try:
         return load_instance(file.read_text())
     except OSError as error:
@@ -202,7 +230,11 @@ async def _run(arguments: Arguments, instance: CliMcpInstance, no_mounts: str | 
         log.warning("spec.sandbox.env: %s is set by cli-mcp itself; the value in the file is not used", name)
     root = arguments.state_dir or own_state_directory()
     try:
-        state = StateDirectory.open(root / instance.metadata.name)
+        state = (
+            StateDirectory.open_for_stdio(root)
+            if arguments.stdio
+            else StateDirectory.open(root / instance.metadata.name)
+        )
     except OSError as error:
         raise CannotStart(
             f"the state directory {root} cannot be used: {error.strerror} ({error.filename}); "
@@ -222,7 +254,10 @@ async def _run(arguments: Arguments, instance: CliMcpInstance, no_mounts: str | 
             audit.close()
             audit_file.close()
     finally:
-        state.close()
+        if arguments.stdio:
+            state.destroy()
+        else:
+            state.close()
 
 
 async def _serve(
@@ -245,7 +280,13 @@ async def _serve(
         factory = SandboxFactory(state, groups, egress, settings)
         stack.push_async_callback(factory.close)
         await probe.check_sandbox(
-            factory, hidden=(state.path, Path.home(), Path(sys.prefix), arguments.file.resolve())
+            factory,
+            hidden=(
+                state.path,
+                Path.home(),
+                Path(sys.prefix),
+                *([arguments.file.resolve()] if arguments.file else []),
+            ),
         )
         sessions = LocalSessions(
             state,
@@ -269,22 +310,31 @@ async def _serve_sessions(
     ssh: "LocalSsh | None",
     audit: BudgetedLog,
 ) -> None:
-    token, token_file = _token(arguments, state)
-    authenticator: Authenticator = NoAuthentication() if token is None else StaticToken(token)
-    settings = ServerSettings(allowed_hosts=LOOPBACK_HOSTS | {arguments.host})
-
     def offering() -> Offering:
         return Offering(instance.spec.tools, egress.reach.config.reach())
 
-    app = build_app(sessions, settings, authenticator, registry, offering=offering)
     stop, stop_now = stop_events(_stop_signals())
+    if arguments.stdio:
+        app = build_app(sessions, ServerSettings(), NoAuthentication(), registry, offering=offering)
+        await stdio.serve(app, offering, sessions.hold, stop)
+        return
+    token, token_file = _token(arguments, state)
+    authenticator: Authenticator = NoAuthentication() if token is None else StaticToken(token)
+    settings = ServerSettings(allowed_hosts=LOOPBACK_HOSTS | {arguments.host})
+    app = build_app(sessions, settings, authenticator, registry, offering=offering)
 
     def announce(port: int) -> None:
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         access = screen.Access(f"http://{host}:{port}/mcp", token, token_file, _typed_program())
+        state.url_file.write_text(f"{access.url}\n")
         print(
             screen.first_screen(
                 access,
+                stdio=_stdio_command(arguments),
+                again=shlex.join(
+                    [access.program, "local", *_instance_arguments(arguments), "--print-config"]
+                ),
+                state_dir=arguments.state_dir,
                 reach=egress.reach.config.reach(),
                 audit_file=state.audit_file,
                 unused=screen.unused_fields(instance, ssh_served=ssh is not None),
@@ -413,6 +463,36 @@ _WITHOUT = {
     "pids": "processes are limited by RLIMIT_NPROC alone",
     "cpu": "a busy session can slow down the others and the server",
 }
+
+
+def _running_config(arguments: Arguments, instance: CliMcpInstance) -> str:
+    """What clients of the server that runs in the state directory need. Raises CannotStart."""
+    directory = (arguments.state_dir or own_state_directory()) / instance.metadata.name
+    try:
+        url = (directory / URL_FILE).read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        raise CannotStart(
+            f"no server runs in {directory}; start it with the same arguments, without --print-config"
+        ) from None
+    token_file = arguments.token_file or directory / TOKEN_FILE
+    try:
+        token = None if arguments.no_auth else token_file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CannotStart(f"the token in {token_file} cannot be read: {error}") from None
+    return screen.configuration(screen.Access(url, token), _stdio_command(arguments))
+
+
+def _stdio_command(arguments: Arguments) -> list[str]:
+    """What an MCP client starts, from whatever directory it is in."""
+    program = shutil.which(sys.argv[0]) or sys.argv[0]
+    return [str(Path(program).absolute()), "local", *_instance_arguments(arguments), "--stdio"]
+
+
+def _instance_arguments(arguments: Arguments) -> list[str]:
+    """Those that say which instance, and where its files are."""
+    paths = {"--state-dir": arguments.state_dir, "--secrets-dir": arguments.secrets_dir}
+    options = [word for name, path in paths.items() if path for word in (name, str(path.absolute()))]
+    return [*([str(arguments.file.absolute())] if arguments.file else []), *options]
 
 
 def _typed_program() -> str:

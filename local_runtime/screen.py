@@ -32,13 +32,18 @@ class Access:
 def first_screen(
     access: Access,
     *,
+    stdio: Sequence[str],
+    again: str,
+    state_dir: Path | None = None,
     reach: Sequence[str],
     audit_file: Path,
     unused: Sequence[str],
     ssh: SshAccess | None = None,
 ) -> str:
-    """`reach` are the endpoints that sandboxes can reach, a line each, `audit_file` has a line for each of
-    their requests, `unused` are fields of the instance without effect here, and `ssh` is the other way in."""
+    """`stdio` is the command that serves one client, `again` the one that prints the configurations of this
+    server; `state_dir` was given by --state-dir. `reach` are the endpoints that sandboxes can reach, a line
+    each, `audit_file` has a line for each of their requests, `unused` are fields of the instance without
+    effect here, and `ssh` is the other way in."""
     lines = [
         f"Sandboxed shells over MCP: {access.url}",
         _field("token", [str(access.token_file or "none: every program on this machine may connect")]),
@@ -50,23 +55,59 @@ def first_screen(
     if unused:
         lines.append(_field("not used here", [", ".join(unused)]))
     blocks = {
-        "Claude Code": claude_code(access),
-        "Cursor, ~/.cursor/mcp.json": _json({"mcpServers": {SERVER_NAME: _server(access, "cursor")}}),
-        "VS Code, .vscode/mcp.json": _json(
-            {"servers": {SERVER_NAME: {"type": "http", **_server(access, "vscode")}}}
-        ),
-        "Other clients": _json(
+        **stdio_clients(stdio),
+        "This server, over HTTP": _json(
             {"mcpServers": {SERVER_NAME: {"type": "http", **_server(access, "my-agent")}}}
         ),
+        "The same for each client": again,
         "Try it": f"{curl(access)}\n{call(access)}",
     }
     if ssh is not None:
-        blocks["SSH clients"] = f"{shlex.quote(access.program)} ssh-config {ssh.instance}"
-    for title, text in blocks.items():
-        lines += ["", f"{title}:", *(f"  {line}" for line in text.splitlines())]
+        option = ["--state-dir", str(state_dir.absolute())] if state_dir is not None else []
+        blocks["SSH clients"] = shlex.join([access.program, "ssh-config", *option, ssh.instance])
     return "\n".join(
-        [*lines, "", "Every X-Session-ID is a shell and a workspace of its own. Ctrl-C ends the server."]
+        [
+            *lines,
+            *_blocks(blocks),
+            "",
+            "Every X-Session-ID is a shell and a workspace of its own. Ctrl-C ends the server.",
+        ]
     )
+
+
+def configuration(access: Access, stdio: Sequence[str]) -> str:
+    """For each client, by either way, ready to paste; the token is in it."""
+    blocks = {
+        **stdio_clients(stdio),
+        "Claude Code, over HTTP": claude_code(access),
+        "Cursor, over HTTP": _json({"mcpServers": {SERVER_NAME: _server(access, "cursor")}}),
+        "VS Code, over HTTP": _json(
+            {"servers": {SERVER_NAME: {"type": "http", **_server(access, "vscode")}}}
+        ),
+        "Other clients, over HTTP": _json(
+            {"mcpServers": {SERVER_NAME: {"type": "http", **_server(access, "my-agent")}}}
+        ),
+    }
+    return "\n".join(_blocks(blocks)[1:])
+
+
+def stdio_clients(command: Sequence[str]) -> dict[str, str]:
+    """Configuration by client that starts `command` itself: a sandbox for each window, and no token."""
+    server = {"command": command[0], "args": list(command[1:])}
+    return {
+        "Claude Code": f"claude mcp add {SERVER_NAME} -- {shlex.join(command)}",
+        "Cursor, ~/.cursor/mcp.json": _json({"mcpServers": {SERVER_NAME: server}}),
+        "VS Code, .vscode/mcp.json": _json({"servers": {SERVER_NAME: {"type": "stdio", **server}}}),
+        "Other clients": _json({"mcpServers": {SERVER_NAME: server}}),
+    }
+
+
+def _blocks(blocks: Mapping[str, str]) -> list[str]:
+    return [
+        line
+        for title, text in blocks.items()
+        for line in ("", f"{title}:", *(f"  {line}" for line in text.splitlines()))
+    ]
 
 
 def _field(name: str, values: Sequence[str]) -> str:

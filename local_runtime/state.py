@@ -1,6 +1,6 @@
 """The state directory of one instance: its lock, token and workspaces, and how they get in and out of use.
 
-    lock token            of the server
+    lock token url        of the server
     audit.jsonl           what the sandboxes asked the proxy for, and what became of it
     proxy-ca/             the proxy's certificate authority with its key
     system/               files that every sandbox sees, and a copy of bubblewrap when it needs one
@@ -32,6 +32,8 @@ from cli_mcp.state_dir import TOKEN_FILE
 from local_runtime import loop_devices, trees
 from local_runtime.images import Images, NoImages, has_image
 
+URL_FILE = "url"
+_STDIO_PREFIX = "stdio-"
 _MEMORY = Path("/dev/shm")  # noqa: S108 - see _exchange_of
 _PASSAGE = 0o711
 _TOKEN_BYTES = 32
@@ -44,7 +46,15 @@ class StateInUse(Exception):
     """Another server holds the lock of the directory."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(f"{directory} is in use by another server")
+        try:
+            url = (directory / URL_FILE).read_text().strip()
+        except (OSError, UnicodeDecodeError):
+            url = ""
+        where = f", {url}" if url else ""
+        super().__init__(
+            f"{directory} is in use by another server{where}. Use that one, or end it first, or give this "
+            "one another directory with --state-dir DIR; --stdio has one of its own each time"
+        )
         self.directory = directory
 
 
@@ -89,6 +99,34 @@ class StateDirectory:
             state.remove_exchange(exchange)
         return state
 
+    @classmethod
+    def open_for_stdio(cls, above: Path) -> "StateDirectory":
+        """A directory that nobody else uses, with those beside it removed whose server is no more. Raises
+        OSError."""
+        above.mkdir(parents=True, exist_ok=True)
+        for left in above.glob(f"{_STDIO_PREFIX}*"):
+            try:
+                cls.open(left).destroy()
+            except (StateInUse, OSError):
+                continue  # it is somebody's, or another one is just removing it
+        return cls.open(above / f"{_STDIO_PREFIX}{uuid.uuid4().hex[:12]}")
+
+    def destroy(self) -> None:
+        """Close, with everything that is in it deleted; nothing may run in it any more. Raises OSError."""
+        for workspace in self.sessions.iterdir():
+            self.discard(workspace)
+        self.empty_trash()
+        self.close()
+        holder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            trees.remove(holder, self.path.name)
+        finally:
+            os.close(holder)
+
+    @property
+    def url_file(self) -> Path:
+        return self.path / URL_FILE
+
     @property
     def system(self) -> Path:
         return self.path / "system"
@@ -122,6 +160,7 @@ class StateDirectory:
         return self.path / "proxy-ca"
 
     def close(self) -> None:
+        self.url_file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # of a sandbox that would not end; the next start removes it
             self.exchange.rmdir()
         os.close(self.lock_fd)

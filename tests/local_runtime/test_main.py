@@ -127,3 +127,29 @@ def test_session_limits_come_from_the_instance() -> None:
     found = local.session_limits(parsed)
     assert (found.idle_seconds, found.lifetime_seconds) == (90, 7200)
     assert (found.sessions, found.sessions_per_owner) == (5, 2)
+
+
+@pytest.mark.parametrize("option", ["--ssh=:0", "--token-file=x", "--no-auth", "--print-config"])
+def test_stdio_goes_without_what_it_has_no_use_for(option: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        local.parse_arguments(["--stdio", option])
+    assert ended.value.code == 2
+
+
+def test_without_a_file_there_is_a_sample() -> None:
+    assert local.read_instance(local.parse_arguments([]).file).metadata.name == "local"
+
+
+def test_the_configuration_of_a_running_server_is_printed_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--state-dir", str(tmp_path), "--print-config"]
+    assert local.main(arguments) == 1
+    assert f"no server runs in {tmp_path}/local" in capsys.readouterr().err
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "url").write_text("http://127.0.0.1:9/mcp\n")
+    (tmp_path / "local" / "token").write_text("sesame\n")
+    assert local.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "http://127.0.0.1:9/mcp" in printed
+    assert "Bearer sesame" in printed

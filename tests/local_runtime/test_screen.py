@@ -17,10 +17,15 @@ from tests.e2e_local.harness import instance
 URL = "http://127.0.0.1:8080/mcp"
 TOKEN = Access(URL, "sesame", Path("/state/with space/token"))
 OPEN = Access(URL)
+STDIO = ["/opt/cli mcp", "local", "/my/in stance.yaml", "--stdio"]
+AGAIN = "cli-mcp local my.yaml --print-config"
 
 
 def shown(access: Access, *, reach: tuple[str, ...] = (), unused: tuple[str, ...] = ()) -> str:
-    return screen.first_screen(access, reach=reach, audit_file=Path("/state/audit.jsonl"), unused=unused)
+    audit_file = Path("/state/audit.jsonl")
+    return screen.first_screen(
+        access, stdio=STDIO, again=AGAIN, reach=reach, audit_file=audit_file, unused=unused
+    )
 
 
 def configurations(text: str) -> list[dict[str, object]]:
@@ -28,15 +33,31 @@ def configurations(text: str) -> list[dict[str, object]]:
 
 
 def test_every_json_configuration_has_url_token_and_session() -> None:
-    found = configurations(shown(TOKEN))
-    assert len(found) == 3
-    for configuration in found:
+    found = configurations(screen.configuration(TOKEN, STDIO))
+    assert len(found) == 6
+    for configuration in found[3:]:
         (servers,) = configuration.values()
         assert isinstance(servers, dict)
         server = servers["cli-mcp"]
         assert server["url"] == URL
         assert server["headers"]["Authorization"] == "Bearer sesame"
         assert server["headers"]["X-Session-ID"]
+
+
+def test_a_client_that_starts_the_program_itself_comes_first_and_gets_the_whole_command() -> None:
+    for text in (shown(TOKEN), screen.configuration(TOKEN, STDIO)):
+        for configuration in configurations(text)[:3]:
+            (servers,) = configuration.values()
+            assert isinstance(servers, dict)
+            server = servers["cli-mcp"]
+            assert [server["command"], *server["args"]] == STDIO
+        first = next(line for line in text.splitlines() if line.startswith("  claude"))
+        assert shlex.split(first)[3:] == ["cli-mcp", "--", *STDIO]
+
+
+def test_the_token_is_on_the_first_screen_once_with_what_prints_it_again() -> None:
+    assert shown(TOKEN).count("sesame") == 1
+    assert AGAIN in shown(TOKEN)
 
 
 def test_the_claude_command_is_one_for_a_shell() -> None:
@@ -83,10 +104,23 @@ def test_ssh_is_named_when_it_is_served_and_as_unused_when_it_is_not() -> None:
     assert screen.unused_fields(parsed) == ["spec.ssh"]
     assert screen.unused_fields(parsed, ssh_served=True) == []
     ssh = SshAccess("demo", "127.0.0.1", 2222, "ssh-ed25519 AAAA", "SHA256:abc", "alice")
-    text = screen.first_screen(OPEN, reach=(), audit_file=Path("/a"), unused=(), ssh=ssh)
+    text = screen.first_screen(
+        OPEN, stdio=STDIO, again=AGAIN, reach=(), audit_file=Path("/a"), unused=(), ssh=ssh
+    )
     assert "127.0.0.1 port 2222, host key SHA256:abc" in text
     assert "cli-mcp ssh-config demo" in text
     assert "SSH" not in shown(OPEN)
+    elsewhere = screen.first_screen(
+        OPEN,
+        stdio=STDIO,
+        again=AGAIN,
+        state_dir=Path("/my state"),
+        reach=(),
+        audit_file=Path("/a"),
+        unused=(),
+        ssh=ssh,
+    )
+    assert "cli-mcp ssh-config --state-dir '/my state' demo" in elsewhere
 
 
 def test_the_call_line_runs_the_program_as_it_was_called() -> None:

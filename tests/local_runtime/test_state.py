@@ -41,7 +41,7 @@ def test_a_name_shows_the_session_to_a_reader() -> None:
 
 
 def test_a_second_server_is_refused_until_the_first_has_gone(tmp_path: Path, state: StateDirectory) -> None:
-    with pytest.raises(StateInUse):
+    with pytest.raises(StateInUse, match="--state-dir"):
         StateDirectory.open(tmp_path / "instance")
     state.close()
     StateDirectory.open(tmp_path / "instance").close()
@@ -161,3 +161,36 @@ def test_what_somebody_else_made_in_memory_is_not_used(tmp_path: Path) -> None:
         state.close()
     finally:
         foreign.rmdir()
+
+
+def test_a_second_server_is_told_where_the_first_is_and_an_ended_one_is_forgotten(tmp_path: Path) -> None:
+    first = StateDirectory.open(tmp_path / "demo")
+    first.url_file.write_text("http://127.0.0.1:8080/mcp\n")
+    with pytest.raises(StateInUse, match=r"another server, http://127\.0\.0\.1:8080/mcp\. .*--state-dir"):
+        StateDirectory.open(tmp_path / "demo")
+    first.close()
+    second = StateDirectory.open(tmp_path / "demo")
+    assert not second.url_file.exists()
+    second.close()
+
+
+def test_a_directory_for_one_client_is_its_own_and_goes_without_a_trace(tmp_path: Path) -> None:
+    one, other = StateDirectory.open_for_stdio(tmp_path), StateDirectory.open_for_stdio(tmp_path)
+    assert one.path != other.path
+    (one.sessions / "s").mkdir()
+    (one.sessions / "s" / "file").write_text("x")
+    one.destroy()
+    assert [path.name for path in tmp_path.iterdir()] == [other.path.name]
+    assert not one.exchange.exists()
+    other.destroy()
+
+
+def test_what_a_killed_server_of_one_client_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    killed = StateDirectory.open_for_stdio(tmp_path)
+    (killed.sessions / "s").mkdir()
+    killed.new_exchange()
+    os.close(killed.lock_fd)
+    state = StateDirectory.open_for_stdio(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [state.path.name]
+    assert not killed.exchange.exists()
+    state.destroy()
