@@ -48,3 +48,4 @@ class SandboxConfig(_Model):
     tools: tuple[str, ...]
     reach: tuple[str, ...] = ()
     workspace_claim: dict[str, Any] | None = None
+    default_session: Literal["perCaller", "refuse"] = "perCaller"

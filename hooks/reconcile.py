@@ -163,6 +163,8 @@ def _plan_sandboxes(
 def sandbox_config(inputs: Inputs, template: SandboxTemplate | None, closed: str | None) -> str:
     """sandbox.json, what the server works by."""
     parent, sandbox = inputs.parent, inputs.spec.sandbox
+    # A server of the version before knows no such field, and would close its gate until it is rolled.
+    unsaid = {"default_session"} if inputs.spec.default_session == "perCaller" else None
     return SandboxConfig(
         gate=Gate(open=closed is None, reason=closed or ""),
         pool_hash=template.pool_hash if template else None,
@@ -181,9 +183,10 @@ def sandbox_config(inputs: Inputs, template: SandboxTemplate | None, closed: str
             max_lifetime_seconds=sandbox.max_lifetime_seconds,
         ),
         tools=inputs.spec.tools,
+        default_session=inputs.spec.default_session,
         reach=inputs.routes.reach,
         workspace_claim=template.workspace_claim if template else None,
-    ).model_dump_json(by_alias=True)
+    ).model_dump_json(by_alias=True, exclude=unsaid)
 
 
 def _keep_everything(request: HookRequest, error: str, now: datetime) -> Manifest:

@@ -20,17 +20,20 @@ _PROCESSES = "cgroup.procs"
 _DIGEST_CHARACTERS = 8
 _REMOVE_SECONDS = 5.0
 _REMOVE_POLL_SECONDS = 0.02
+_CPU_PERIOD_US = 100_000
 CONTROLLERS = ("memory", "pids", "cpu")
 SOCKETS_SHARE_OF_MEMORY = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one session may use; `cpu_shares` counts only while the CPUs are busy."""
+    """What one session may use; `cpu_shares` counts only while the CPUs are busy, `cpu_millicores` always,
+    and None is no limit."""
 
     memory_bytes: int
     processes: int
     cpu_shares: int
+    cpu_millicores: int | None = None
 
     @property
     def socket_bytes(self) -> int:
@@ -43,9 +46,15 @@ def cpu_shares(request_millicores: int) -> int:
     return min(max(request_millicores * 1024 // 1000, 2), 262_144)
 
 
+def _cpu_quota_us(millicores: int) -> int:
+    """Of each _CPU_PERIOD_US, as the kubelet computes it (pkg/kubelet/cm/helpers_linux.go)."""
+    return max(millicores * _CPU_PERIOD_US // 1000, 1000)
+
+
 def settings(limits: Limits, *, version: int) -> dict[str, list[tuple[str, str]]]:
     """The files to write in a new group and their contents, in order, by controller."""
     memory = str(limits.memory_bytes)
+    quota = None if limits.cpu_millicores is None else _cpu_quota_us(limits.cpu_millicores)
     if version == 1:
         return {
             # memsw counts memory and swap together: no swap beyond the limit.
@@ -56,14 +65,21 @@ def settings(limits: Limits, *, version: int) -> dict[str, list[tuple[str, str]]
                 ("memory.kmem.tcp.limit_in_bytes", str(limits.socket_bytes)),
             ],
             "pids": [("pids.max", str(limits.processes))],
-            "cpu": [("cpu.shares", str(limits.cpu_shares))],
+            "cpu": [
+                ("cpu.shares", str(limits.cpu_shares)),
+                *([] if quota is None else [("cpu.cfs_period_us", str(_CPU_PERIOD_US))]),
+                *([] if quota is None else [("cpu.cfs_quota_us", str(quota))]),
+            ],
         }
     # The kubelet's linear map from shares 2..262144 to weights 1..10000.
     weight = 1 + (limits.cpu_shares - 2) * 9999 // 262_142
     return {
         "memory": [("memory.max", memory), ("memory.swap.max", "0")],
         "pids": [("pids.max", str(limits.processes))],
-        "cpu": [("cpu.weight", str(weight))],
+        "cpu": [
+            ("cpu.weight", str(weight)),
+            *([] if quota is None else [("cpu.max", f"{quota} {_CPU_PERIOD_US}")]),
+        ],
     }
 
 

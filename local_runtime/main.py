@@ -297,7 +297,10 @@ async def _serve(
         )
         sessions.start()
         stack.push_async_callback(sessions.close)
-        await _serve_sessions(arguments, instance, state, egress, sessions, registry, ssh, audit)
+        unused = screen.unused_fields(
+            instance, ssh_served=ssh is not None, cpu_limited="cpu" in groups.controllers
+        )
+        await _serve_sessions(arguments, instance, state, egress, sessions, registry, ssh, audit, unused)
 
 
 async def _serve_sessions(
@@ -309,9 +312,11 @@ async def _serve_sessions(
     registry: CollectorRegistry,
     ssh: "LocalSsh | None",
     audit: BudgetedLog,
+    unused: Sequence[str],
 ) -> None:
     def offering() -> Offering:
-        return Offering(instance.spec.tools, egress.reach.config.reach())
+        per_caller = instance.spec.default_session == "perCaller"
+        return Offering(instance.spec.tools, egress.reach.config.reach(), per_caller)
 
     stop, stop_now = stop_events(_stop_signals())
     if arguments.stdio:
@@ -337,7 +342,7 @@ async def _serve_sessions(
                 state_dir=arguments.state_dir,
                 reach=egress.reach.config.reach(),
                 audit_file=state.audit_file,
-                unused=screen.unused_fields(instance, ssh_served=ssh is not None),
+                unused=unused,
                 ssh=ssh_access,
             ),
             flush=True,
@@ -419,6 +424,8 @@ def resource_limits(instance: CliMcpInstance) -> Limits:
         memory_bytes=instance.spec.sandbox.limits.memory_bytes,
         processes=PROCESSES_PER_SESSION,
         cpu_shares=cgroups.cpu_shares(quantity.parse_millicores(resources.requests["cpu"])),
+        # The default is for many pods on a node, not for somebody's own machine.
+        cpu_millicores=instance.spec.sandbox.limits.cpu_millicores if screen.limits_cpu(instance) else None,
     )
 
 

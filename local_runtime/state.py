@@ -113,7 +113,7 @@ class StateDirectory:
 
     def destroy(self) -> None:
         """Close, with everything that is in it deleted; nothing may run in it any more. Raises OSError."""
-        for workspace in self.sessions.iterdir():
+        for workspace in (*self.sessions.iterdir(), *self.pool.iterdir()):
             self.discard(workspace)
         self.empty_trash()
         self.close()

@@ -68,7 +68,9 @@ class StandardStreams:
         """Return once the other end of stdout is closed: an answer would come to nobody."""
         poll = select.poll()
         poll.register(self._output, 0)  # errors alone
-        while not any(event & (select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0)):
+        while True:
+            if any(event & (select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0)):
+                return
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _read(self) -> None:

@@ -44,7 +44,7 @@ def build_app(
     tool_calls = ToolCalls(
         backend, calls, metrics, progress_interval_seconds=settings.progress_interval_seconds
     )
-    endpoint = McpEndpoint(tool_calls, settings, offer(offering))
+    endpoint = McpEndpoint(tool_calls, settings, offer(offering), lambda: offering().default_session)
 
     async def live(request: Request) -> Response:
         return JSONResponse({"live": True})

@@ -23,6 +23,8 @@ class Offering:
 
     groups: tuple[str, ...] = ("bash",)
     reach: tuple[str, ...] = ()
+    default_session: bool = True
+    """Whether a caller has a session without naming one."""
 
 
 Offer = Callable[[], Mapping[str, Tool]]

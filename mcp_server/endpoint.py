@@ -5,6 +5,7 @@ handshake era are answered by mcp_server.exchange, all else by the SDK: the late
 is none of these.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -19,18 +20,21 @@ from mcp_server.catalogue import Offer
 from mcp_server.exchange import exchange, handshake_request
 from mcp_server.guards import caller_of, replay
 from mcp_server.settings import ServerSettings
-from mcp_server.tool import SESSION_HEADER, parse_session_id
+from mcp_server.tool import SESSION_HEADER, session_of_caller
 from mcp_server.tool_calls import ToolCalls
 from mcp_server.tool_server import tool_server
 
-_WHICH = f"Which one is told by the HTTP header {SESSION_HEADER}."
+_WHICH = f"Which one is told by the HTTP header {SESSION_HEADER}; without it, it is the caller's own."
 
 
 class McpEndpoint:
     """An ASGI application behind Guards, which has read the body; it serves while `running()` is entered."""
 
-    def __init__(self, calls: ToolCalls, settings: ServerSettings, tools: Offer) -> None:
-        self._server = tool_server(calls, tools, _session_of, _WHICH)
+    def __init__(
+        self, calls: ToolCalls, settings: ServerSettings, tools: Offer, has_default: Callable[[], bool]
+    ) -> None:
+        """`has_default`: whether a request that names no session is for one of the caller's own."""
+        self._server = tool_server(calls, tools, lambda context: _session_of(context, has_default()), _WHICH)
         # Event streams: the later era's keep-alive comments and a noticed disconnect need them.
         self._manager = StreamableHTTPSessionManager(
             self._server, stateless=True, json_response=False, max_request_body_size=settings.max_body_bytes
@@ -55,8 +59,9 @@ class McpEndpoint:
             await self._manager.handle_request(scope, replay(body, receive), send)
 
 
-def _session_of(context: ServerRequestContext[Any, Request]) -> SessionKey:
+def _session_of(context: ServerRequestContext[Any, Request], has_default: bool) -> SessionKey:
     """Raises InvalidCall."""
     assert context.request is not None
-    session_id = parse_session_id(context.request.headers.getlist(SESSION_HEADER))
-    return SessionKey(caller_of(context.request).owner, session_id)
+    owner = caller_of(context.request).owner
+    named = context.request.headers.getlist(SESSION_HEADER)
+    return SessionKey(owner, session_of_caller(named, owner, has_default=has_default))

@@ -3,6 +3,7 @@
 Pure: nothing here runs a command. A call that cannot be meant is an InvalidCall that a model can act on.
 """
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ TOOL_NAME = "bash"
 SESSION_HEADER = "X-Session-ID"
 # A label of a host name (RFC 1123 section 2.1), since a session's id becomes part of object names.
 _SESSION_ID = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_DEFAULT_DIGITS = 32
+_DEFAULT_SESSION = re.compile(rf"default-[0-9a-f]{{{_DEFAULT_DIGITS}}}")
 _RESERVED_PREFIX = "ssh-"
 _SESSION_ID_RULE = (
     "1 to 63 lower-case letters, digits and hyphens, without a hyphen at either end, "
@@ -154,6 +157,24 @@ def _as_float(value: float) -> float:
         return float(value)
     except OverflowError:  # an integer beyond every float
         return math.inf
+
+
+def default_session_id(owner: str) -> str:
+    """The session of a caller who names none: another one for every owner."""
+    return f"default-{hashlib.sha256(owner.encode(errors='surrogatepass')).hexdigest()[:_DEFAULT_DIGITS]}"
+
+
+def session_of_caller(values: Sequence[str], owner: str, *, has_default: bool) -> str:
+    """The session that a request of `owner` is for, by all of its X-Session-ID headers.
+
+    Raises InvalidCall, also for the default session of somebody else, who would find it taken.
+    """
+    if not values and has_default:
+        return default_session_id(owner)
+    session_id = parse_session_id(values)
+    if _DEFAULT_SESSION.fullmatch(session_id) and session_id != default_session_id(owner):
+        raise InvalidCall(f"The session {_shown(session_id)} is another caller's. Choose another name.")
+    return session_id
 
 
 def parse_session_id(values: Sequence[str]) -> str:

@@ -342,6 +342,9 @@ class Ssh(ApiModel):
     """How clients reach the gateway."""
 
 
+DefaultSession = Literal["perCaller", "refuse"]
+
+
 class InstanceSpec(ApiModel):
     """What the instance should be."""
 
@@ -359,6 +362,8 @@ class InstanceSpec(ApiModel):
     """What sandboxes may reach. Without it there are no routes, and in a cluster no sandboxes."""
     ssh: Ssh | None = None
     """SSH access; off when left out."""
+    default_session: DefaultSession = "perCaller"
+    """What a call without X-Session-ID gets: perCaller, a session that is the caller's own; or refuse."""
 
 
 class Metadata(ApiModel):

@@ -174,7 +174,9 @@ class PodSessions:
     def offering(self) -> Offering:
         """What the instance offers now; nothing while that is not known."""
         current = self._configuration.current
-        return Offering(current.tools, current.reach) if current is not None else Offering(groups=())
+        if current is None:
+            return Offering(groups=(), default_session=False)
+        return Offering(current.tools, current.reach, current.default_session == "perCaller")
 
     def session_count(self) -> int:
         return self._sessions.count_sessions()

@@ -1,6 +1,7 @@
 """`cli-mcp local --stdio` as a client starts it: a sandbox of its own, from the first line to the last."""
 
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import AsyncExitStack
@@ -89,7 +90,9 @@ def test_a_line_that_is_no_message_is_answered_and_one_without_end_is_refused() 
 
 def test_a_wheel_alone_has_all_that_it_takes(tmp_path: Path) -> None:
     """What `pipx run --spec . cli-mcp local --stdio` does, with the libraries that are here."""
-    source = Path(__file__).parents[2]
+    source = tmp_path / "source"  # not where it lies: a build leaves its files behind
+    unused = shutil.ignore_patterns(".*", "build", "dist", "tests", "*.egg-info")
+    shutil.copytree(Path(__file__).parents[2], source, ignore=unused)
     build = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", "."]
     subprocess.run([sys.executable, *build, str(source)], cwd=tmp_path, check=True)
     (wheel,) = tmp_path.glob("*.whl")

@@ -292,6 +292,7 @@ ROLLS = {
     "sandbox.dns": ("cluster", False, False, True),
     "sandbox.isolationTest": (False, False, False, True),
     "sandbox.workspace": ({"persistent": True}, False, False, True),
+    "defaultSession": ("refuse", False, False, False),
 }
 
 

@@ -10,6 +10,22 @@ import pytest
 from local_runtime import cgroups
 from local_runtime.cgroups import Limits, Mount
 
+CPU_LIMITS = [
+    (1, 500, [("cpu.cfs_period_us", "100000"), ("cpu.cfs_quota_us", "50000")]),
+    (1, 1, [("cpu.cfs_period_us", "100000"), ("cpu.cfs_quota_us", "1000")]),
+    (2, 500, [("cpu.max", "50000 100000")]),
+    (2, 2500, [("cpu.max", "250000 100000")]),
+    (2, 1, [("cpu.max", "1000 100000")]),
+    (2, None, []),
+]
+
+
+@pytest.mark.parametrize(("version", "millicores", "files"), CPU_LIMITS)
+def test_a_cpu_limit_is_a_quota(version: int, millicores: int | None, files: list[tuple[str, str]]) -> None:
+    limits = Limits(memory_bytes=1, processes=1, cpu_shares=102, cpu_millicores=millicores)
+    assert cgroups.settings(limits, version=version)["cpu"][1:] == files
+
+
 LIMITS = Limits(memory_bytes=64 << 20, processes=20, cpu_shares=102)
 
 V1_MOUNTS = """\

@@ -117,7 +117,9 @@ def test_a_state_directory_that_cannot_be_made_is_named(
 def test_limits_come_from_the_instance() -> None:
     limits = {"limits": {"memory": "1Gi", "cpu": "2"}, "requests": {"cpu": "500m"}}
     parsed = load_instance(yaml.safe_dump(instance(resources=limits)))
-    assert local.resource_limits(parsed) == Limits(1 << 30, local.PROCESSES_PER_SESSION, 512)
+    assert local.resource_limits(parsed) == Limits(1 << 30, local.PROCESSES_PER_SESSION, 512, 2000)
+    unsaid = load_instance(yaml.safe_dump(instance()))
+    assert local.resource_limits(unsaid).cpu_millicores is None, "a pod's default is not for one machine"
 
 
 def test_session_limits_come_from_the_instance() -> None:

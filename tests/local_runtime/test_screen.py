@@ -97,6 +97,22 @@ def test_fields_for_clusters_only_are_named(sandbox: dict[str, Any], expected: l
     assert screen.unused_fields(load_instance(yaml.safe_dump(document))) == expected
 
 
+@pytest.mark.parametrize(
+    ("limits", "cpu_limited", "expected"),
+    [
+        ({"cpu": "500m"}, False, ["spec.sandbox.resources.limits.cpu"]),
+        ({"cpu": "2", "memory": "1Gi"}, False, ["spec.sandbox.resources.limits.cpu"]),
+        ({"cpu": "500m"}, True, []),
+        ({"memory": "1Gi"}, False, []),
+    ],
+)
+def test_a_cpu_limit_that_nothing_enforces_is_named(
+    limits: dict[str, str], cpu_limited: bool, expected: list[str]
+) -> None:
+    parsed = load_instance(yaml.safe_dump(instance(resources={"limits": limits})))
+    assert screen.unused_fields(parsed, cpu_limited=cpu_limited) == expected
+
+
 def test_ssh_is_named_when_it_is_served_and_as_unused_when_it_is_not() -> None:
     document = instance()
     document["spec"]["ssh"] = {"routes": [{"username": "alice", "authorizedKeysSecret": "keys"}]}

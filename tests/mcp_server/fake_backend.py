@@ -154,6 +154,7 @@ async def running_server(
     drain_seconds: float = 10,
     tools: Sequence[str] = ("bash",),
     reach: Sequence[str] = (),
+    default_session: bool = True,
 ) -> AsyncIterator[RunningServer]:
     backend = backend or FakeBackend()
     # Progress is quicker than in real life, so that tests need not wait for it.
@@ -162,7 +163,7 @@ async def running_server(
         backend,
         settings,
         authenticator or StaticToken(TOKEN),
-        offering=lambda: Offering(tuple(tools), tuple(reach)),
+        offering=lambda: Offering(tuple(tools), tuple(reach), default_session),
     )
     bound: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     stop, stop_now = asyncio.Event(), asyncio.Event()

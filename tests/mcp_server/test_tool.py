@@ -8,9 +8,11 @@ from mcp_server.tool import (
     InvalidCall,
     bash_tool,
     check_session_id,
+    default_session_id,
     egress_hint,
     parse_arguments,
     parse_session_id,
+    session_of_caller,
 )
 
 
@@ -91,6 +93,48 @@ def test_every_other_session_id_is_refused_with_the_rule(session: str) -> None:
 def test_without_a_session_the_answer_says_which_header_to_send() -> None:
     with pytest.raises(InvalidCall, match="X-Session-ID: my-session"):
         parse_session_id([])
+
+
+OWNERS = (
+    "local",
+    "system:serviceaccount:a:b uid1",
+    "system:serviceaccount:a:b uid2",
+    "",
+    "\ud800",
+    "x" * 9_000,
+)
+
+
+def test_who_names_no_session_has_one_of_their_own() -> None:
+    ids = {session_of_caller([], owner, has_default=True) for owner in OWNERS}
+    assert len(ids) == len(OWNERS)
+    for owner in OWNERS:
+        session = session_of_caller([], owner, has_default=True)
+        assert check_session_id(session) == session
+        assert session_of_caller([session], owner, has_default=False) == session
+
+
+@pytest.mark.parametrize("has_default", [True, False])
+def test_nobody_takes_the_default_session_of_another_caller(has_default: bool) -> None:
+    taken = default_session_id("victim")
+    with pytest.raises(InvalidCall, match="another caller's"):
+        session_of_caller([taken], "attacker", has_default=has_default)
+
+
+@pytest.mark.parametrize("session", ["default", "default-1", "default-" + "0" * 31, "default-" + "g" * 32])
+def test_names_that_only_look_like_it_are_free(session: str) -> None:
+    assert session_of_caller([session], "anybody", has_default=True) == session
+
+
+@pytest.mark.parametrize("values", [["a", "a"], [""], ["ssh-x"], ["default-A"]])
+def test_a_default_is_for_no_header_and_not_for_a_wrong_one(values: list[str]) -> None:
+    with pytest.raises(InvalidCall):
+        session_of_caller(values, "anybody", has_default=True)
+
+
+def test_where_sessions_must_be_named_the_answer_says_how() -> None:
+    with pytest.raises(InvalidCall, match="X-Session-ID: my-session"):
+        session_of_caller([], "anybody", has_default=False)
 
 
 def test_two_session_headers_are_refused_even_when_equal() -> None:
