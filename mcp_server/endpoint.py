@@ -24,7 +24,7 @@ from mcp_server.tool import SESSION_HEADER, session_of_caller
 from mcp_server.tool_calls import ToolCalls
 from mcp_server.tool_server import tool_server
 
-_WHICH = f"Which one is told by the HTTP header {SESSION_HEADER}; without it, it is the caller's own."
+_WHICH = f"Which one is told by the HTTP header {SESSION_HEADER}."
 
 
 class McpEndpoint:
