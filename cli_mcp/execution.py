@@ -16,6 +16,11 @@ STREAM_LIMIT_BYTES = 50_000
 ROOT_VARIABLE = "AGENTBOX_ROOT"
 
 
+KEEP_OUTPUT = "what it gave until then is still wanted"
+"""The message of a cancellation (asyncio.Task.cancel) that interrupts a command as any other does, and gives
+whoever awaits it its outcome nevertheless."""
+
+
 @dataclass(frozen=True, slots=True)
 class StreamOutput:
     """What a command wrote to one of its streams, cut in the middle when it was too long.

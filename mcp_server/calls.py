@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from cli_mcp.execution import KEEP_OUTPUT
 from mcp_server.backend import SessionKey
 
 logger = logging.getLogger(__name__)
@@ -54,9 +55,10 @@ class Call(Generic[T]):
             raise CallCancelled(f"{because}; the command was interrupted.")
         return self.task.result()
 
-    def cancel(self, because: str = "The client went away") -> None:
-        """Interrupt the command unless it is done. Once: its clean-up is not to be interrupted in turn."""
-        if not self.cancelled_because and self.task.cancel():
+    def cancel(self, because: str = "The client went away", *, keep_output: bool = False) -> None:
+        """Interrupt the command unless it is done. Once: its clean-up is not to be interrupted in turn.
+        With `keep_output` the call still has a result where the command had begun."""
+        if not self.cancelled_because and self.task.cancel(KEEP_OUTPUT if keep_output else None):
             self.cancelled_because = because
 
 
@@ -92,7 +94,7 @@ class RunningCalls:
         """Cancel the one call that `key` names; none when two have that key, since either may be meant."""
         matching = [call for call in self._calls if call.key == key]
         if len(matching) == 1:
-            matching[0].cancel("The client cancelled the call")
+            matching[0].cancel("The client cancelled the call", keep_output=True)
 
     def cancel_all(self) -> None:
         for call in self._calls:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cli_mcp.agent_api import Failure, FailureKind, RefusalKind
-from cli_mcp.execution import ExecutionError, Progress, ProgressCallback
+from cli_mcp.execution import KEEP_OUTPUT, ExecutionError, Progress, ProgressCallback
 from sandbox_agent.refused import Refused
 
 _log = logging.getLogger(__name__)
@@ -87,11 +87,11 @@ class Call:
         return await asyncio.shield(self._task)
 
     def interrupt(self, reason: str) -> None:
-        """End it soon; its result says `reason`. Nothing happens when it has ended."""
+        """End it soon; its result has what it gave, or says `reason`. Nothing happens when it has ended."""
         if self._interruption is None and not self._task.done():
             self._interruption = reason
             # Not before it has begun: cancelled earlier, a task has no result.
-            self._loop.call_soon(self._task.cancel)
+            self._loop.call_soon(self._task.cancel, KEEP_OUTPUT)
 
     def on_end(self, callback: Callable[[int], None]) -> None:
         """Have `callback` called, at the end, with the length of the result."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cli_mcp.execution import (
+    KEEP_OUTPUT,
     STREAM_LIMIT_BYTES,
     ExecutionError,
     Outcome,
@@ -90,7 +91,8 @@ class ShellSession:
         """Run `command` in the shell; waiting for earlier calls counts into `timeout_seconds`.
 
         `on_progress` is called about once a second meanwhile. Cancelling the task that awaits this ends the
-        command. Raises SessionBusy (it did not run), SessionEnded, SandboxUnavailable.
+        command; with the message KEEP_OUTPUT its outcome is returned then. Raises SessionBusy (it did not
+        run), SessionEnded, SandboxUnavailable.
         """
         if "\0" in command:
             raise ExecutionError("The command contains a NUL character, which bash cannot run. Remove it.")
@@ -105,10 +107,13 @@ class ShellSession:
             execution.add_done_callback(self._end_turn)
             try:
                 return await asyncio.shield(execution)
-            except asyncio.CancelledError:
-                if not execution.done():
-                    self._shell.stop(Stop("cancelled", at_once=False))
-                raise
+            except asyncio.CancelledError as cancelled:
+                if execution.done():
+                    raise
+                self._shell.stop(Stop("cancelled", at_once=False))
+                if cancelled.args != (KEEP_OUTPUT,):
+                    raise
+                return await asyncio.shield(execution)
 
     async def kill_command(self, reason: str) -> None:
         """End the running command at once; `reason` stands in the notes of its result."""

@@ -28,7 +28,7 @@ from cli_mcp.agent_api import (
     tool_path,
 )
 from cli_mcp.agent_json import encode_cancel_request, encode_run_request
-from cli_mcp.execution import ExecutionError, ProgressCallback
+from cli_mcp.execution import KEEP_OUTPUT, ExecutionError, ProgressCallback
 from cli_mcp.names import AGENT_PORT
 from mcp_server.agents import answers, reading
 from mcp_server.agents.agent import AgentAddress, AgentLost, AgentMisbehaved, AgentUnreachable, misbehaved
@@ -140,9 +140,20 @@ class AgentClient:
         try:
             with self._counted(call.agent):
                 return await self._call(call, read)
-        except asyncio.CancelledError:
-            await self._cancel(call)
-            raise
+        except asyncio.CancelledError as cancelled:
+            interrupted = await self._cancel(call)
+            if cancelled.args != (KEEP_OUTPUT,) or not interrupted:
+                raise
+            return await self._interrupted(call, read)
+
+    async def _interrupted(self, call: _Call, read: ReadAnswer[T]) -> T:
+        """What a call gave that was interrupted: whoever asks for it again gets the same answer.
+        Raises CancelledError when there is none soon."""
+        try:
+            async with asyncio.timeout(_CANCEL_SECONDS):
+                return await self._attempt(call, self._boots[call.agent.pod_uid], read, fresh=True)
+        except (ConnectFailed, ConnectionBroken, TimeoutError, WrongBoot, KeyError):
+            raise asyncio.CancelledError from None
 
     async def _call(self, call: _Call, read: ReadAnswer[T]) -> T:
         boot = self._boots.get(call.agent.pod_uid) or await self._learn_boot(call.agent)
@@ -183,12 +194,12 @@ class AgentClient:
                 return await read(answer)
             raise await reading.read_refusal(answer)
 
-    async def _cancel(self, call: _Call) -> None:
-        """Interrupt what `call` started. When this fails, the agent does so itself, 5 s after the connection
-        broke."""
+    async def _cancel(self, call: _Call) -> bool:
+        """Interrupt what `call` started; whether the agent was told. Otherwise it does so itself, 5 s after
+        the connection broke."""
         boot = self._boots.get(call.agent.pod_uid)
         if boot is None:
-            return  # nothing was sent
+            return False  # nothing was sent
         body = encode_cancel_request(CancelRequest(call.jti))
         cancellation = _Call(
             call.agent, call.session_id, CANCEL_PATH, body, _SMALL, _from_now(_CANCEL_SECONDS)
@@ -196,12 +207,14 @@ class AgentClient:
         try:
             async with asyncio.timeout(_CANCEL_SECONDS):
                 await self._attempt(cancellation, boot, reading.read_empty, fresh=False)
+            return True
         except (ConnectFailed, ConnectionBroken, TimeoutError, WrongBoot, ExecutionError):
             _log.info(
                 "pod %s could not be told to interrupt a command",
                 call.agent.pod_uid,
                 extra={"client": call.agent.pod_uid},
             )
+            return False
 
     async def _learn_boot(self, agent: AgentAddress) -> str:
         """Raises AgentUnreachable when the agent is not ready soon."""

@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from cli_mcp.execution import ExecutionError, Progress, SandboxUnavailable, SessionBusy, SessionEnded
+from cli_mcp.execution import (
+    KEEP_OUTPUT,
+    ExecutionError,
+    Progress,
+    SandboxUnavailable,
+    SessionBusy,
+    SessionEnded,
+)
 from sandbox_agent.confined import ConfinedDirectory
 from sandbox_agent.launch import DirectLauncher
 from sandbox_agent.session import ShellSession
@@ -84,6 +91,29 @@ async def test_a_call_cancelled_in_the_queue_never_runs(session: TestSession) ->
     waiting.cancel()
     assert stdout(await later) == ""
     await first
+
+
+async def test_a_call_that_is_cancelled_for_its_output_gives_it_and_the_shell_lives_on(
+    session: TestSession,
+) -> None:
+    running = await started(session, "X=kept; echo so far; sleep 60")
+    await asyncio.sleep(0.3)
+    running.cancel(KEEP_OUTPUT)
+    outcome = await running
+    assert isinstance(outcome, Outcome)
+    assert stdout(outcome) == "so far\n"
+    assert outcome.exit_code != 0
+    assert outcome.duration_ms < 10_000
+    assert await session.out("echo $X") == "kept\n"
+
+
+async def test_a_call_that_is_cancelled_without_has_no_result(session: TestSession) -> None:
+    running = await started(session, "echo so far; sleep 60")
+    await asyncio.sleep(0.1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await session.out("echo alive") == "alive\n"
 
 
 # --- progress ---------------------------------------------------------------------------------------------
