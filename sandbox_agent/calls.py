@@ -86,12 +86,13 @@ class Call:
         """The encoded answer."""
         return await asyncio.shield(self._task)
 
-    def interrupt(self, reason: str) -> None:
-        """End it soon; its result has what it gave, or says `reason`. Nothing happens when it has ended."""
+    def interrupt(self, reason: str, *, keep_output: bool = False) -> None:
+        """End it soon; its result says `reason`, or with `keep_output` what it gave until then. Nothing
+        happens when it has ended."""
         if self._interruption is None and not self._task.done():
             self._interruption = reason
             # Not before it has begun: cancelled earlier, a task has no result.
-            self._loop.call_soon(self._task.cancel, KEEP_OUTPUT)
+            self._loop.call_soon(self._task.cancel, KEEP_OUTPUT if keep_output else None)
 
     def on_end(self, callback: Callable[[int], None]) -> None:
         """Have `callback` called, at the end, with the length of the result."""
@@ -167,9 +168,9 @@ class CallTable:
         return call
 
     def interrupt(self, jti: str, reason: str) -> None:
-        """End the call with this `jti` soon, if it runs."""
+        """End the call with this `jti` soon, if it runs, and keep its output."""
         if (call := self._running.get(jti)) is not None:
-            call.interrupt(reason)
+            call.interrupt(reason, keep_output=True)
 
     def _find(self, jti: str, encode: EncodeFailure) -> Call | None:
         if (call := self._running.get(jti)) is not None:

@@ -7,6 +7,7 @@ import pytest
 from cli_mcp.execution import (
     KEEP_OUTPUT,
     ExecutionError,
+    Outcome,
     Progress,
     SandboxUnavailable,
     SessionBusy,
