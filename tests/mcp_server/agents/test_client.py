@@ -10,6 +10,7 @@ from cli_mcp.agent_api import AgentIdentity, Failure, FailureKind, Health, Refus
 from cli_mcp.agent_json import encode_health, encode_tool_answer
 from cli_mcp.agent_token import body_digest
 from cli_mcp.execution import (
+    KEEP_OUTPUT,
     ExecutionError,
     Progress,
     SandboxUnavailable,
@@ -240,6 +241,46 @@ async def test_cancelling_a_run_interrupts_the_command(tmp_path: Path) -> None:
             await call
         assert call.cancelled()
         assert agent.cancelled == [agent.runs[0].claims["jti"]]
+
+
+async def test_a_run_that_is_cancelled_for_its_output_asks_for_it_by_the_same_jti(tmp_path: Path) -> None:
+    started = asyncio.Event()
+
+    async def end_when_cancelled(request: Request, writer: asyncio.StreamWriter) -> None:
+        if agent.cancelled:
+            writer.write(events(DONE))
+            return
+        writer.write(HEAD + chunk(ACCEPTED))
+        started.set()
+        await writer.drain()
+        await asyncio.sleep(60)
+
+    async with running(FakeAgent(end_when_cancelled)) as agent:
+        call = asyncio.create_task(run(client_of(agent, tmp_path)))
+        await started.wait()
+        call.cancel(KEEP_OUTPUT)
+        assert await call == DONE
+        assert {it.claims["jti"] for it in agent.runs} == set(agent.cancelled)
+
+
+async def test_an_agent_that_does_not_end_a_cancelled_run_keeps_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_CANCEL_SECONDS", 0.3)
+    started = asyncio.Event()
+
+    async def never_end(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunk(ACCEPTED))
+        started.set()
+        await writer.drain()
+        await asyncio.sleep(60)
+
+    async with running(FakeAgent(never_end)) as agent:
+        call = asyncio.create_task(run(client_of(agent, tmp_path)))
+        await started.wait()
+        call.cancel(KEEP_OUTPUT)
+        await asyncio.wait([call], timeout=10)
+        assert call.cancelled()
 
 
 async def test_an_agent_that_cannot_be_told_to_interrupt_does_not_keep_a_call_from_ending(
