@@ -18,7 +18,7 @@ from mcp_server.app import tool_calls_of
 from mcp_server.backend import SessionKey
 from mcp_server.catalogue import Offering, offer
 from mcp_server.tool_server import tool_server
-from ssh_gateway.stdio import serve_lines
+from ssh_gateway.stdio import UselessLines, serve_lines
 
 SESSION = SessionKey("stdio", "stdio")
 MAX_LINE_BYTES = 4 << 20
@@ -63,6 +63,9 @@ class StandardStreams:
             await asyncio.to_thread(_write_all, self._output, line + b"\n")
         except OSError:
             raise ClientGone from None
+
+    def charge(self, seconds: float) -> None:
+        """Whoever starts a server for itself takes time from nobody else."""
 
     async def nobody_reads(self) -> None:
         """Return once the other end of stdout is closed: an answer would come to nobody."""
@@ -130,6 +133,8 @@ async def serve(
                 serving.result()
         except ClientGone:
             return
+        except UselessLines as error:
+            raise UnusableInput(str(error)) from None
         finally:
             for task in (serving, *ends):
                 task.cancel()
