@@ -3,7 +3,7 @@
 import base64
 import codecs
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mcp import types
@@ -16,19 +16,26 @@ from mcp_server.tool import BashCall
 MAX_ENCODED_BYTES = 900_000
 # Output stands in the text and in the structured content; a control character is six bytes of JSON (\u0000).
 _MAX_JSON_BYTES_PER_OUTPUT_BYTE = 2 * 6
-# How much of output that is no text stands in the text: enough to recognise it.
+# How much of output that is no text stands in the text, and in a note: enough to recognise it.
 _PREVIEW_BYTES = 4_000
+_MORE = "\n[... more ...]\n"
+# Beside Base64: of a stream that is text, up to here, and twice as much of it as JSON.
+_MAX_READABLE_JSON_BYTES = 150_000
 _LAST_LINE_CHARACTERS = 200
 _MAX_BACKGROUND_PIDS = 1_000
-_MAX_BACKGROUND_PIDS_IN_TEXT = 20
 _MAX_PATH_CHARACTERS = 4_096  # PATH_MAX, limits.h
 _MAX_NOTES = 20
 _MAX_NOTE_CHARACTERS = 500
 
-SESSION_NOTES = {
+_SESSION_NOTES = {
     SessionState.NEW: "new session",
-    SessionState.RESUMED: "session resumed: the files are still there, the shell is a fresh one",
+    SessionState.RESUMED: "session resumed: files are kept, the shell is a fresh one",
 }
+
+
+def session_notes(session: SessionState) -> list[str]:
+    """What there is to say about how a call found its session."""
+    return [note] if (note := _SESSION_NOTES.get(session)) is not None else []
 
 
 def tool_error(message: str) -> types.CallToolResult:
@@ -64,21 +71,24 @@ def progress_message(progress: Progress | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """One stream as it is given: in the structured content, in the text, and whether the latter is exact."""
+    """One stream as it is given: in the structured content, and as `text` for a reader. `approximate` says
+    that the latter is not all of what was kept."""
 
     structured: str
-    in_text: str
-    exact: bool = True
+    text: str
+    approximate: bool = False
 
 
 def _result(
     ran: SessionOutcome, call: BashCall, encoding: str, stdout: _Shown, stderr: _Shown
 ) -> types.CallToolResult:
     outcome = ran.outcome
+    notes = list(_notes(ran, call, stdout, stderr))
     return types.CallToolResult(
-        content=[types.TextContent(text=_document(ran, call, stdout, stderr))],
+        content=[types.TextContent(text=_document(outcome, notes, stdout, stderr))],
         structured_content={
             "exit_code": outcome.exit_code,
+            "notes": notes if encoding == "utf-8" else [*notes, *_readable(stdout, stderr)],
             "stdout": stdout.structured,
             "stderr": stderr.structured,
             "duration_ms": outcome.duration_ms,
@@ -97,6 +107,13 @@ def _result(
     )
 
 
+def _readable(stdout: _Shown, stderr: _Shown) -> Iterator[str]:
+    """What a reader of the structured content, where both streams are Base64, can make out of them."""
+    for name, shown in (("stdout", stdout), ("stderr", stderr)):
+        if shown.text:
+            yield f"{name} in readable form: {_beginning(shown.text)}"
+
+
 def _output_file(outcome: Outcome) -> str | None:
     for stream in (outcome.stdout, outcome.stderr):
         if stream.truncated and stream.file is not None:
@@ -104,13 +121,14 @@ def _output_file(outcome: Outcome) -> str | None:
     return None
 
 
-def _document(ran: SessionOutcome, call: BashCall, stdout: _Shown, stderr: _Shown) -> str:
+def _document(outcome: Outcome, notes: Iterable[str], stdout: _Shown, stderr: _Shown) -> str:
     """The output first, as it is; then what else there is to know, a line in brackets each."""
-    text = stdout.in_text
-    if stderr.in_text:
-        text = f"{_ended_line(text)}[stderr]\n{stderr.in_text}"
-    notes = [f"[{note}]" for note in _notes(ran, call, stdout, stderr)]
-    return _ended_line(text) + "\n".join(notes) if notes else text or "[no output]"
+    text = stdout.text
+    if stderr.text:
+        text = f"{_ended_line(text)}[stderr]\n{stderr.text}"
+    exit_code = [f"exit code {outcome.exit_code}"] if outcome.exit_code != 0 and not outcome.timed_out else []
+    lines = [f"[{note}]" for note in (*exit_code, *notes)]
+    return _ended_line(text) + "\n".join(lines) if lines else text or "[no output]"
 
 
 def _ended_line(text: str) -> str:
@@ -118,39 +136,30 @@ def _ended_line(text: str) -> str:
 
 
 def _notes(ran: SessionOutcome, call: BashCall, stdout: _Shown, stderr: _Shown) -> Iterator[str]:
+    """What no other field of the structured content says."""
     outcome = ran.outcome
     if outcome.timed_out:
         yield f"timed out after {call.timeout_seconds:g} s and was killed: exit code {outcome.exit_code}"
-    elif outcome.exit_code != 0:
-        yield f"exit code {outcome.exit_code}"
     if call.asked_seconds > call.timeout_seconds:
-        yield f"a timeout of {call.asked_seconds:g} s is not possible: {call.timeout_seconds:g} s was used"
+        yield f"timeout {call.asked_seconds:g} s is too long: {call.timeout_seconds:g} s was used"
     for name, stream, shown in (("stdout", outcome.stdout, stdout), ("stderr", outcome.stderr, stderr)):
         if stream.truncated:
             yield _truncation(name, stream)
-        if not shown.exact:
-            yield (
-                f"{name} is not text and shown approximately; its bytes are in structuredContent.{name} as "
-                "base64; `| xxd`, `| base64` or `| iconv` make it readable"
-            )
+        if shown.approximate:
+            yield f"{name} is no plain text and shown approximately: pipe it through xxd, iconv or strings"
     if outcome.shell_restarted:
         yield "the shell was restarted"
-    if outcome.background:
-        pids = ", ".join(map(str, outcome.background[:_MAX_BACKGROUND_PIDS_IN_TEXT]))
-        more = len(outcome.background) - _MAX_BACKGROUND_PIDS_IN_TEXT
-        yield f"in the background: {pids}" + (f" and {more} more" if more > 0 else "")
     for note in outcome.notes[:_MAX_NOTES]:
         yield _valid(note[:_MAX_NOTE_CHARACTERS])
-    if ran.session in SESSION_NOTES:
-        yield SESSION_NOTES[ran.session]
+    yield from session_notes(ran.session)
 
 
 def _truncation(name: str, stream: StreamOutput) -> str:
-    what = f"{name} has {stream.total_bytes:,} bytes, {stream.omitted_bytes:,} in the middle are left out"
+    """Of a stream whose middle was left out, which is said in its place."""
     if stream.file is None:
-        return f"{what} and were not kept"
+        return f"{name}: {stream.total_bytes:,} bytes, the middle was not kept"
     kept = "all" if stream.file_bytes >= stream.total_bytes else f"the first {stream.file_bytes:,}"
-    return f"{what}; {kept} are in {_valid(stream.file)}"
+    return f"{name}: {stream.total_bytes:,} bytes, {kept} in {_valid(stream.file)}"
 
 
 def _text(stream: StreamOutput) -> str | None:
@@ -163,7 +172,7 @@ def _text(stream: StreamOutput) -> str | None:
         tail = _without_leading_continuation_bytes(stream.tail).decode()
     except UnicodeDecodeError:
         return None
-    return f"{head}\n[... {stream.omitted_bytes:,} bytes left out ...]\n{tail}"
+    return f"{_ended_line(head)}[... {stream.omitted_bytes:,} bytes left out ...]\n{tail}"
 
 
 def _without_leading_continuation_bytes(data: bytes) -> bytes:
@@ -175,13 +184,21 @@ def _without_leading_continuation_bytes(data: bytes) -> bytes:
 
 
 def _binary(stream: StreamOutput, text: str | None) -> _Shown:
-    """The stream in base64; in the text it is `text`, or an approximation of its beginning."""
+    """The stream in Base64, and readable: `text`, if it is one that is readable, or what its beginning seems
+    to be."""
     kept = stream.head + stream.tail
     structured = base64.b64encode(kept).decode()
-    if text is not None:
+    if text is not None and len(json.dumps(text)) <= _MAX_READABLE_JSON_BYTES:
         return _Shown(structured, text)
-    more = "\n[... more ...]\n" if stream.total_bytes > _PREVIEW_BYTES else ""
-    return _Shown(structured, kept[:_PREVIEW_BYTES].decode("utf-8", "replace") + more, exact=not kept)
+    # Not `final` where it goes on: a character that the limit goes through is left out.
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(kept[:_PREVIEW_BYTES], final=len(kept) <= _PREVIEW_BYTES)
+    more = _MORE if stream.total_bytes > _PREVIEW_BYTES else ""
+    return _Shown(structured, text + more, approximate=bool(kept))
+
+
+def _beginning(text: str) -> str:
+    return text if len(text) <= _PREVIEW_BYTES else text[:_PREVIEW_BYTES] + _MORE
 
 
 def _fits(result: types.CallToolResult, outcome: Outcome) -> bool:

@@ -16,8 +16,9 @@ from pydantic import Field
 from cli_mcp.execution import ROOT_VARIABLE
 from cli_mcp.names import WORKSPACE_PATH
 from mcp_server.bash import PreparedCommand
+from mcp_server.result_schema import COMMAND_SCHEMA
 from mcp_server.tool import InvalidCall, parse_arguments
-from mcp_server.typed_tool import ToolArguments, ToolResult, parse, schema
+from mcp_server.typed_tool import ToolArguments, parse, schema
 
 _NAME = "shell_exec"
 # Exit status of a shell that cannot run what it was told, POSIX 2.8.2.
@@ -37,25 +38,6 @@ class _Arguments(ToolArguments):
     ] = None
 
 
-class _Result(ToolResult):
-    """What mcp_server.results gives for a command."""
-
-    exit_code: int
-    stdout: str
-    stderr: str
-    duration_ms: int
-    cwd: str
-    timed_out: bool
-    truncated: bool
-    stdout_bytes: int
-    stderr_bytes: int
-    encoding: str
-    output_file: str | None
-    background: list[int]
-    shell_restarted: bool
-    session: str
-
-
 class ShellExec:
     """See mcp_server.tool_calls.Tool."""
 
@@ -66,7 +48,7 @@ class ShellExec:
         "Unlike with `bash`, nothing that it does to the shell is kept: neither `cd` nor variables. Files "
         "are. It waits while another command of the session runs; process_start does not.",
         input_schema=schema(_Arguments),
-        output_schema=schema(_Result),
+        output_schema=COMMAND_SCHEMA,
         annotations=types.ToolAnnotations(
             read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True
         ),

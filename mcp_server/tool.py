@@ -17,6 +17,7 @@ from cli_mcp.execution import (
     STREAM_LIMIT_BYTES,
     TIMEOUT_EXIT_CODE,
 )
+from mcp_server.result_schema import COMMAND_SCHEMA
 
 TOOL_NAME = "bash"
 SESSION_HEADER = "X-Session-ID"
@@ -87,6 +88,7 @@ def bash_tool(network_hint: str, session_hint: str = HTTP_SESSION_HINT) -> types
         title="Run a bash command",
         description=_description(network_hint, session_hint),
         input_schema=_INPUT_SCHEMA,
+        output_schema=COMMAND_SCHEMA,
         annotations=types.ToolAnnotations(
             read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True
         ),

@@ -15,7 +15,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from cli_mcp.execution import ExecutionError, ProgressCallback
 from mcp_server.backend import SandboxBackend, SessionKey, SessionState
-from mcp_server.results import MAX_ENCODED_BYTES, SESSION_NOTES
+from mcp_server.result_schema import NOTES_SCHEMA, SESSION_SCHEMA
+from mcp_server.results import MAX_ENCODED_BYTES, session_notes
 from mcp_server.tool import InvalidCall
 from mcp_server.tool_calls import Finished
 
@@ -97,8 +98,8 @@ class TypedTool(Generic[A, R]):
     @cached_property
     def definition(self) -> types.Tool:
         output = schema(self.result)
-        output["properties"]["session"] = _SESSION_SCHEMA
-        output["required"] = [*output["required"], "session"]
+        output["properties"] |= {"notes": NOTES_SCHEMA, "session": SESSION_SCHEMA}
+        output["required"] = [*output["required"], "notes", "session"]
         return types.Tool(
             name=self.name,
             title=self.title,
@@ -158,9 +159,6 @@ def schema(model: type[BaseModel]) -> dict[str, Any]:
     return tidy
 
 
-_SESSION_SCHEMA = {"type": "string", "enum": [state.value for state in SessionState]}
-
-
 def _tidy(value: Any, *, optional_null: bool) -> Any:
     if isinstance(value, list):
         return [_tidy(item, optional_null=optional_null) for item in value]
@@ -203,10 +201,9 @@ def _shown(location: tuple[int | str, ...]) -> str:
 
 
 def _call_result(result: ToolResult, session: SessionState) -> types.CallToolResult:
-    structured = {**result.model_dump(), "session": session.value}
-    text = result.text()
-    if session in SESSION_NOTES:
-        text += f"\n[{SESSION_NOTES[session]}]"
+    notes = session_notes(session)
+    structured = {**result.model_dump(), "notes": notes, "session": session.value}
+    text = "\n".join([result.text(), *(f"[{note}]" for note in notes)])
     if len(json.dumps([structured, text])) > MAX_ENCODED_BYTES:
         raise ExecutionError("The result is too large for a client. Ask for less at a time (`limit`).")
     return types.CallToolResult(

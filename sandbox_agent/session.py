@@ -241,7 +241,7 @@ class ShellSession:
             self._late.append(stream)
         self._streams = tuple(stream for stream in self._streams if stream.ended)
         paths = " and ".join(f"{self._inside}/{number}.background.{name}" for name in held)
-        notes = [f"What background processes write from now on goes to {paths}."]
+        notes = [f"later output of the background: {paths}"]
         if len(self._late) > _LATE_STREAMS:
             notes.append("So many of them hold their output open that the oldest can no longer write to it.")
         while len(self._late) > _LATE_STREAMS:

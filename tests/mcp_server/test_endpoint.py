@@ -67,7 +67,7 @@ async def test_a_session_from_listing_the_tool_to_a_failing_command(
         assert "X-Session-ID" in client.instructions
         (tool,) = (await client.list_tools()).tools
         assert tool.name == "bash"
-        assert tool.output_schema is None
+        assert tool.output_schema is not None and "notes" in tool.output_schema["properties"]
         worked = await client.call_tool("bash", {"command": "echo hi", "timeout": 5})
         assert not worked.is_error
         assert text_of(worked) == "hi\n"

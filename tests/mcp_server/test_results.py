@@ -3,6 +3,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,17 +11,19 @@ from mcp import types
 
 from cli_mcp.execution import Outcome, Progress, StreamOutput
 from mcp_server.backend import SessionOutcome, SessionState
+from mcp_server.result_schema import COMMAND_SCHEMA
 from mcp_server.results import MAX_ENCODED_BYTES, progress_message, tool_error, tool_result
 from mcp_server.tool import BashCall
 from tests.mcp_server.fake_backend import outcome, stream
 
 KEYS = [
-    *("exit_code", "stdout", "stderr", "duration_ms", "cwd", "timed_out", "truncated", "stdout_bytes"),
+    *("exit_code", "notes", "stdout", "stderr", "duration_ms", "cwd", "timed_out", "truncated"),
+    "stdout_bytes",
     *("stderr_bytes", "encoding", "output_file", "background", "shell_restarted", "session"),
 ]
 CUT = StreamOutput(b"begin\n", b"end\n", 1_000_010, "/workspace/.cli-mcp/1", file_bytes=1_000_010)
-CUT_TEXT = "begin\n\n[... 1,000,000 bytes left out ...]\nend\n"
-CUT_NOTE = "has 1,000,010 bytes, 1,000,000 in the middle are left out"
+CUT_TEXT = "begin\n[... 1,000,000 bytes left out ...]\nend\n"
+CUT_NOTE = "1,000,010 bytes"
 
 
 def result_of(
@@ -55,22 +58,22 @@ def content_of(result: types.CallToolResult) -> dict[str, Any]:
             replace(outcome(b"a\n", exit_code=124), timed_out=True),
             "a\n[timed out after 60 s and was killed: exit code 124]",
         ),
-        (replace(outcome(b"a\n"), background=(41, 42)), "a\n[in the background: 41, 42]"),
+        (replace(outcome(b"a\n"), background=(41, 42)), "a\n"),
         (
             replace(outcome(exit_code=3), shell_restarted=True, notes=("bash was killed: out of memory",)),
             "[exit code 3]\n[the shell was restarted]\n[bash was killed: out of memory]",
         ),
         (
             replace(outcome(), stdout=CUT),
-            f"{CUT_TEXT}[stdout {CUT_NOTE}; all are in /workspace/.cli-mcp/1]",
+            f"{CUT_TEXT}[stdout: {CUT_NOTE}, all in /workspace/.cli-mcp/1]",
         ),
         (
             replace(outcome(), stderr=replace(CUT, file_bytes=9)),
-            f"[stderr]\n{CUT_TEXT}[stderr {CUT_NOTE}; the first 9 are in /workspace/.cli-mcp/1]",
+            f"[stderr]\n{CUT_TEXT}[stderr: {CUT_NOTE}, the first 9 in /workspace/.cli-mcp/1]",
         ),
         (
             replace(outcome(), stdout=replace(CUT, file=None)),
-            f"{CUT_TEXT}[stdout {CUT_NOTE} and were not kept]",
+            f"{CUT_TEXT}[stdout: {CUT_NOTE}, the middle was not kept]",
         ),
     ],
 )
@@ -83,7 +86,7 @@ def test_the_text_has_the_output_first_and_then_a_line_for_everything_else(ran: 
     [
         (SessionState.NEW, "[new session]"),
         (SessionState.CONTINUED, "hi\n"),
-        (SessionState.RESUMED, "[session resumed: the files are still there, the shell is a fresh one]"),
+        (SessionState.RESUMED, "[session resumed: files are kept, the shell is a fresh one]"),
     ],
 )
 def test_the_text_says_when_the_shell_is_a_fresh_one(session: SessionState, note: str) -> None:
@@ -94,7 +97,63 @@ def test_the_text_says_when_the_shell_is_a_fresh_one(session: SessionState, note
 
 def test_the_text_says_that_a_timeout_was_cut() -> None:
     result = result_of(outcome(), call=BashCall("x", 300, 4000))
-    assert text_of(result) == "[a timeout of 4000 s is not possible: 300 s was used]"
+    assert text_of(result) == "[timeout 4000 s is too long: 300 s was used]"
+
+
+# What a client shows of a result whose structured content alone it gives to the model.
+@pytest.mark.parametrize(
+    ("ran", "session", "call", "notes"),
+    [
+        (outcome(b"hi"), SessionState.CONTINUED, BashCall("x"), []),
+        (outcome(exit_code=3), SessionState.CONTINUED, BashCall("x"), []),
+        (outcome(), SessionState.NEW, BashCall("x"), ["new session"]),
+        (
+            replace(outcome(), notes=("/workspace is over its limit of 10 GiB", "later output: /f")),
+            SessionState.RESUMED,
+            BashCall("x", 300, 600),
+            [
+                "timeout 600 s is too long: 300 s was used",
+                "/workspace is over its limit of 10 GiB",
+                "later output: /f",
+                "session resumed: files are kept, the shell is a fresh one",
+            ],
+        ),
+        (
+            replace(outcome(exit_code=124), timed_out=True, stdout=replace(CUT, file_bytes=9)),
+            SessionState.CONTINUED,
+            BashCall("x", 2, 2),
+            [
+                "timed out after 2 s and was killed: exit code 124",
+                f"stdout: {CUT_NOTE}, the first 9 in /workspace/.cli-mcp/1",
+            ],
+        ),
+        (
+            outcome(b"a\xffb\n", b"warning\n"),
+            SessionState.CONTINUED,
+            BashCall("x"),
+            [
+                "stdout is no plain text and shown approximately: pipe it through xxd, iconv or strings",
+                "stdout in readable form: a\ufffdb\n",
+                "stderr in readable form: warning\n",
+            ],
+        ),
+    ],
+)
+def test_the_structured_content_has_every_note_that_none_of_its_fields_says(
+    ran: Outcome, session: SessionState, call: BashCall, notes: list[str]
+) -> None:
+    result = result_of(ran, session, call)
+    assert content_of(result)["notes"] == notes
+    for note in notes:
+        assert f"[{note}]" in text_of(result) or "in readable form" in note
+    jsonschema.Draft202012Validator(COMMAND_SCHEMA).validate(content_of(result))
+
+
+def test_binary_output_is_readable_only_as_far_as_it_takes_to_recognise_it() -> None:
+    result = result_of(outcome("é".encode() * 6_000, b"\xff"))
+    readable = content_of(result)["notes"][-2]
+    assert readable.startswith("stdout in readable form: éé") and readable.endswith("é\n[... more ...]\n")
+    assert len(readable) < 4_100
 
 
 @pytest.mark.parametrize(
@@ -109,6 +168,7 @@ def test_the_structured_content_has_these_keys_and_no_others() -> None:
     assert list(content_of(result_of(ran))) == KEYS
     assert content_of(result_of(ran)) == {
         "exit_code": 7,
+        "notes": ["the shell was restarted"],
         "stdout": "out",
         "stderr": "err",
         "duration_ms": 12,
@@ -151,8 +211,8 @@ def test_output_that_is_not_utf8_comes_as_exact_bytes_for_both_streams() -> None
     assert content["encoding"] == "base64"
     assert content["stdout"] == "//4AAQ=="
     assert base64.b64decode(content["stderr"]) == b"warning\n"
-    assert "[stdout is not text" in text_of(result)
-    assert "[stderr is not text" not in text_of(result)
+    assert "[stdout is no plain text" in text_of(result)
+    assert "[stderr is no plain text" not in text_of(result)
     assert "warning" in text_of(result)
 
 

@@ -132,8 +132,10 @@ def test_a_definition_tells_a_model_what_it_needs(name: str) -> None:
         assert tool.annotations.destructive_hint is False
     else:
         assert tool.annotations.destructive_hint is True
-    if name != "bash":
-        jsonschema.Draft202012Validator.check_schema(tool.output_schema)
+    jsonschema.Draft202012Validator.check_schema(tool.output_schema)
+    assert tool.output_schema is not None
+    assert "description" in tool.output_schema["properties"]["notes"]
+    assert {"notes", "session"} <= set(tool.output_schema["required"])
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
@@ -147,7 +149,7 @@ async def test_a_result_is_structured_and_readable(name: str, mode: Any) -> None
     # The client has checked it against the output schema; so do we, strictly.
     structured = result.structured_content
     jsonschema.validate(structured, TOOLS[name].definition.output_schema)
-    assert structured == {**answer, "session": "new"}
+    assert structured == {**answer, "notes": ["new session"], "session": "new"}
     assert isinstance(result.content[0], types.TextContent)
     assert text in result.content[0].text and result.content[0].text.endswith("[new session]")
     ((session, called, sent, seconds),) = backend.tool_calls
@@ -220,7 +222,7 @@ async def test_what_a_later_version_says_besides_is_left_out() -> None:
     backend = FakeBackend(tool_result={**READ, "new_field": 1})
     async with calling(running_server(backend, tools=("files",))) as client:
         result = await client.call_tool("read_file", {"path": "x"})
-    assert result.structured_content == {**READ, "session": "continued"}
+    assert result.structured_content == {**READ, "notes": [], "session": "continued"}
 
 
 async def test_a_result_fits_into_what_clients_accept_or_is_refused() -> None:
