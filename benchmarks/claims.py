@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from lightkube.config.kubeconfig import KubeConfig
 
 from cli_mcp.agent_api import Finished, ToolResult
-from cli_mcp.execution import Outcome, ProgressCallback, StreamOutput
+from cli_mcp.execution import STREAM_LIMIT_BYTES, Outcome, ProgressCallback, StreamOutput
 from cli_mcp.program import keep_out_of_garbage_collection
 from mcp_server.backend import SessionKey
 from mcp_server.cluster.kubernetes import KubernetesApi, Resource
@@ -54,6 +54,7 @@ class Agents:
         command: str,
         timeout_seconds: float,
         on_progress: ProgressCallback,
+        output_bytes: int = STREAM_LIMIT_BYTES,
     ) -> Finished:
         first = agent.pod_uid not in self._answered
         self._answered.add(agent.pod_uid)

@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Any
 
 from cli_mcp.execution import (
+    STREAM_LIMIT_BYTES,
     ExecutionError,
     Outcome,
     Progress,
@@ -100,8 +101,11 @@ REFUSAL_STATUS: Mapping[RefusalKind, int] = {
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
+    """`output_bytes` is how much of each stream the answer carries."""
+
     command: str
     timeout_seconds: float
+    output_bytes: int = STREAM_LIMIT_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,9 @@ from cli_mcp.agent_api import (
 )
 from cli_mcp.agent_token import HEX_128, IDENTIFIER
 from cli_mcp.execution import (
-    MAX_TIMEOUT_SECONDS,
+    LARGEST_STREAM_LIMIT_BYTES,
+    LEAST_STREAM_LIMIT_BYTES,
+    LONGEST_TIMEOUT_SECONDS,
     STREAM_LIMIT_BYTES,
     Outcome,
     Progress,
@@ -65,7 +67,10 @@ _COUNT_MAX = 1 << 53  # what JSON readers agree on, RFC 8259 section 6
 
 
 def encode_run_request(request: RunRequest) -> bytes:
-    return _dump({"command": request.command, "timeoutSeconds": request.timeout_seconds})
+    limit = request.output_bytes
+    # An agent that was started before there was a choice knows no such key.
+    chosen = {"outputBytes": limit} if limit != STREAM_LIMIT_BYTES else {}
+    return _dump({"command": request.command, "timeoutSeconds": request.timeout_seconds, **chosen})
 
 
 def encode_cancel_request(request: CancelRequest) -> bytes:
@@ -166,12 +171,15 @@ def _stream_json(stream: StreamOutput) -> dict[str, Any]:
 
 
 def decode_run_request(data: bytes) -> RunRequest:
-    command, timeout_seconds = members(
-        parse(data, lone_surrogates=True),
-        command=text(BODY_LIMIT_BYTES),
-        timeoutSeconds=number(_LEAST_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS),
+    found = mapping(parse(data, lone_surrogates=True))
+    return RunRequest(
+        *members(
+            {"outputBytes": STREAM_LIMIT_BYTES, **found},
+            command=text(BODY_LIMIT_BYTES),
+            timeoutSeconds=number(_LEAST_TIMEOUT_SECONDS, LONGEST_TIMEOUT_SECONDS),
+            outputBytes=integer(LEAST_STREAM_LIMIT_BYTES, LARGEST_STREAM_LIMIT_BYTES),
+        )
     )
-    return RunRequest(command, timeout_seconds)
 
 
 def decode_cancel_request(data: bytes) -> CancelRequest:
@@ -274,8 +282,8 @@ def _stream(value: Any) -> StreamOutput:
     stream = StreamOutput(
         *members(
             value,
-            head=base64_bytes(STREAM_LIMIT_BYTES),
-            tail=base64_bytes(STREAM_LIMIT_BYTES),
+            head=base64_bytes(LARGEST_STREAM_LIMIT_BYTES),
+            tail=base64_bytes(LARGEST_STREAM_LIMIT_BYTES),
             totalBytes=integer(0, _COUNT_MAX),
             file=text_or_none(_PATH_LIMIT),
             fileBytes=integer(0, _COUNT_MAX),
@@ -283,6 +291,6 @@ def _stream(value: Any) -> StreamOutput:
     )
     carried = len(stream.head) + len(stream.tail)
     whole = carried == stream.total_bytes and not stream.tail
-    if carried > STREAM_LIMIT_BYTES or not (whole or carried < stream.total_bytes):
+    if carried > LARGEST_STREAM_LIMIT_BYTES or not (whole or carried < stream.total_bytes):
         raise MalformedMessage("the lengths of a stream contradict each other")
     return stream

@@ -6,12 +6,19 @@ Plain dataclasses and exceptions of the standard library, since the sandbox agen
 from collections.abc import Callable
 from dataclasses import dataclass
 
+# What an instance has that says nothing else, and how far it may go (spec.sandbox).
 DEFAULT_TIMEOUT_SECONDS = 60.0
 MAX_TIMEOUT_SECONDS = 300.0
+LONGEST_TIMEOUT_SECONDS = 3600.0
+# How long a call waits for earlier ones of its session: many clients give up after 60 s.
+QUEUE_SECONDS = 55.0
 # GNU timeout(1) uses the same exit status for a command that ran out of time.
 TIMEOUT_EXIT_CODE = 124
-# What a result may carry of one stream; half of it from the start, half from the end.
+# What a result carries of one stream, half of it from the start, half from the end: by default, and how
+# little and how much an instance may choose.
 STREAM_LIMIT_BYTES = 50_000
+LEAST_STREAM_LIMIT_BYTES = 1_000
+LARGEST_STREAM_LIMIT_BYTES = 65_536
 # The directory that the typed tools work in, when it is not the workspace.
 ROOT_VARIABLE = "AGENTBOX_ROOT"
 
@@ -84,7 +91,7 @@ class ExecutionError(Exception):
 
 
 class SessionBusy(ExecutionError):
-    """Too many calls wait in the session's queue, or the wait took the command's whole timeout."""
+    """Too many calls wait in the session's queue, or this one waited for too long."""
 
 
 class SessionEnded(ExecutionError):

@@ -9,6 +9,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
+from cli_mcp.execution import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS, STREAM_LIMIT_BYTES
+
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, validate_by_name=True)
@@ -30,6 +32,14 @@ class SessionLimits(_Model):
     max_lifetime_seconds: float | None = None
 
 
+class CommandLimits(_Model):
+    """spec.sandbox.commandTimeout and outputLimit, the latter in bytes of each stream in a result."""
+
+    default_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    max_seconds: float = MAX_TIMEOUT_SECONDS
+    output_bytes: int = STREAM_LIMIT_BYTES
+
+
 class SandboxConfig(_Model):
     """`template` and `pool_hash` are None while not even the template is known; then the gate is closed.
 
@@ -45,6 +55,7 @@ class SandboxConfig(_Model):
     template: dict[str, Any] | None
     owner_reference: dict[str, Any]
     limits: SessionLimits
+    commands: CommandLimits = CommandLimits()
     tools: tuple[str, ...]
     reach: tuple[str, ...] = ()
     workspace_claim: dict[str, Any] | None = None

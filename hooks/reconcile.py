@@ -182,6 +182,7 @@ def sandbox_config(inputs: Inputs, template: SandboxTemplate | None, closed: str
             max_sessions_per_owner=sandbox.max_sessions_per_owner,
             max_lifetime_seconds=sandbox.max_lifetime_seconds,
         ),
+        commands=sandbox.command_limits,
         tools=inputs.spec.tools,
         default_session=inputs.spec.default_session,
         reach=inputs.routes.reach,

@@ -316,7 +316,8 @@ async def _serve_sessions(
 ) -> None:
     def offering() -> Offering:
         per_caller = instance.spec.default_session == "perCaller"
-        return Offering(instance.spec.tools, egress.reach.config.reach(), per_caller)
+        commands = instance.spec.sandbox.command_limits
+        return Offering(instance.spec.tools, egress.reach.config.reach(), per_caller, commands)
 
     stop, stop_now = stop_events(_stop_signals())
     if arguments.stdio:
@@ -414,6 +415,7 @@ def _settings(
         limits=resource_limits(instance),
         workspace_bytes=instance.spec.sandbox.limits.ephemeral_storage_bytes,
         own_uids=own_uids,
+        output_bytes=instance.spec.sandbox.command_limits.output_bytes,
         tools=tool_program(system, state.system, own_uids=own_uids) if typed_tools else None,
     )
 

@@ -10,7 +10,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cli_mcp.execution import ExecutionError, Outcome, ProgressCallback, SandboxUnavailable
+from cli_mcp.execution import (
+    STREAM_LIMIT_BYTES,
+    ExecutionError,
+    Outcome,
+    ProgressCallback,
+    SandboxUnavailable,
+)
 from local_runtime import bubblewrap, deleted, identity, rlimits, standstill
 from local_runtime.bubblewrap import SystemFiles, View
 from local_runtime.cgroups import Cgroups, Limits, SessionGroups
@@ -57,6 +63,8 @@ class SandboxSettings:
     workspace_bytes: int
     own_uids: bool
     """Whether each session runs under a uid of its own, which takes root."""
+    output_bytes: int = STREAM_LIMIT_BYTES
+    """Of each stream in a result."""
     tools: ToolProgram | None = None
     """What serves the typed tools; None when `bash` is the only one on offer."""
 
@@ -72,6 +80,7 @@ class Sandbox:
         groups: SessionGroups,
         gateway: Gateway,
         workspace_bytes: int,
+        output_bytes: int,
         measurements: asyncio.Semaphore,
         host: HostWatch,
         sockets: SocketWatch,
@@ -96,6 +105,7 @@ class Sandbox:
         self._closing: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._tool_calls = 0
+        self._output_bytes = output_bytes
 
     def move_workspace(self, path: Path) -> None:
         """Tell the sandbox that its workspace was renamed to `path`."""
@@ -117,7 +127,7 @@ class Sandbox:
         """Raises ExecutionError."""
         await self._guard.before_command()
         self._check_not_refused()
-        outcome = await self.shell.run(command, timeout_seconds, on_progress)
+        outcome = await self.shell.run(command, timeout_seconds, on_progress, self._output_bytes)
         busy = self.shell.running or bool(outcome.background) or self._tool_calls > 0
         await self._guard.after_command(busy=busy)
         stopped = self._guard.full is not None and self._guard.full.reason in outcome.notes
@@ -400,6 +410,7 @@ class SandboxFactory:
             groups,
             gateway,
             settings.workspace_bytes,
+            settings.output_bytes,
             self._measurements,
             self._host,
             self._sockets,

@@ -4,20 +4,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cli_mcp.execution import ProgressCallback
+from cli_mcp.sandbox_config import CommandLimits
 from mcp_server.backend import SandboxBackend, SessionKey, SessionOutcome
 from mcp_server.results import tool_result
-from mcp_server.tool import HTTP_SESSION_HINT, BashCall, bash_tool, parse_arguments
+from mcp_server.tool import BashCall, bash_tool, parse_arguments
 from mcp_server.tool_calls import Finished
 
 
 class Bash:
     """See mcp_server.tool_calls.Tool."""
 
-    def __init__(self, network_hint: str, session_hint: str = HTTP_SESSION_HINT) -> None:
-        self.definition = bash_tool(network_hint, session_hint)
+    def __init__(self, network_hint: str, session_hint: str, limits: CommandLimits) -> None:
+        self._limits = limits
+        self.definition = bash_tool(network_hint, session_hint, limits)
 
     def prepare(self, arguments: Mapping[str, object]) -> "PreparedCommand":
-        return PreparedCommand(parse_arguments(arguments))
+        return PreparedCommand(parse_arguments(arguments, self._limits))
 
 
 @dataclass(frozen=True, slots=True)

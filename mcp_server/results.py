@@ -140,8 +140,8 @@ def _notes(ran: SessionOutcome, call: BashCall, stdout: _Shown, stderr: _Shown) 
     outcome = ran.outcome
     if outcome.timed_out:
         yield f"timed out after {call.timeout_seconds:g} s and was killed: exit code {outcome.exit_code}"
-    if call.asked_seconds > call.timeout_seconds:
-        yield f"timeout {call.asked_seconds:g} s is too long: {call.timeout_seconds:g} s was used"
+    if call.too_long_seconds is not None:
+        yield f"timeout {call.too_long_seconds:g} s is too long: {call.timeout_seconds:g} s was used"
     for name, stream, shown in (("stdout", outcome.stdout, stdout), ("stderr", outcome.stderr, stderr)):
         if stream.truncated:
             yield _truncation(name, stream)

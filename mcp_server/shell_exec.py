@@ -15,12 +15,18 @@ from pydantic import Field
 
 from cli_mcp.execution import ROOT_VARIABLE
 from cli_mcp.names import WORKSPACE_PATH
+from cli_mcp.sandbox_config import CommandLimits
 from mcp_server.bash import PreparedCommand
 from mcp_server.result_schema import COMMAND_SCHEMA
-from mcp_server.tool import InvalidCall, parse_arguments
+from mcp_server.tool import InvalidCall, parse_arguments, timeout_schema
 from mcp_server.typed_tool import ToolArguments, parse, schema
 
 _NAME = "shell_exec"
+_DESCRIPTION = (
+    "Run one command in the workspace or a directory of it (`cwd`), and return its output. Unlike with "
+    "`bash`, nothing that it does to the shell is kept: neither `cd` nor variables. Files are. It waits "
+    "while another command of the session runs; process_start does not."
+)
 # Exit status of a shell that cannot run what it was told, POSIX 2.8.2.
 _CANNOT_RUN = 126
 _NOT_BELOW = f"{_NAME}: `cwd` is no directory below the workspace; nothing was run"
@@ -29,35 +35,31 @@ _NOT_BELOW = f"{_NAME}: `cwd` is no directory below the workspace; nothing was r
 class _Arguments(ToolArguments):
     command: Annotated[str, Field(description="What bash runs, of one or many lines.")]
     cwd: Annotated[str, Field(min_length=1, description="Directory to run in. Default: the workspace.")] = "."
-    timeout: Annotated[
-        Any,
-        Field(
-            json_schema_extra={"type": "number", "exclusiveMinimum": 0},
-            description="Seconds until the command is killed. Default 60, at most 300.",
-        ),
-    ] = None
+    timeout: Any = None  # see timeout_schema
 
 
 class ShellExec:
     """See mcp_server.tool_calls.Tool."""
 
-    definition = types.Tool(
-        name=_NAME,
-        title="Run a command in a directory",
-        description="Run one command in the workspace or a directory of it (`cwd`), and return its output. "
-        "Unlike with `bash`, nothing that it does to the shell is kept: neither `cd` nor variables. Files "
-        "are. It waits while another command of the session runs; process_start does not.",
-        input_schema=schema(_Arguments),
-        output_schema=COMMAND_SCHEMA,
-        annotations=types.ToolAnnotations(
-            read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True
-        ),
-    )
+    def __init__(self, limits: CommandLimits) -> None:
+        self._limits = limits
+        arguments = schema(_Arguments)
+        arguments["properties"]["timeout"] = timeout_schema(limits)
+        self.definition = types.Tool(
+            name=_NAME,
+            title="Run a command in a directory",
+            description=_DESCRIPTION,
+            input_schema=arguments,
+            output_schema=COMMAND_SCHEMA,
+            annotations=types.ToolAnnotations(
+                read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True
+            ),
+        )
 
     def prepare(self, arguments: Mapping[str, object]) -> PreparedCommand:
         valid = parse(_Arguments, arguments)
         # Which knows what a command and a timeout may be.
-        call = parse_arguments({"command": valid.command, "timeout": valid.timeout})
+        call = parse_arguments({"command": valid.command, "timeout": valid.timeout}, self._limits)
         return PreparedCommand(replace(call, command=in_directory(call.command, valid.cwd)))
 
 

@@ -8,15 +8,12 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mcp import types
 
-from cli_mcp.execution import (
-    DEFAULT_TIMEOUT_SECONDS,
-    MAX_TIMEOUT_SECONDS,
-    STREAM_LIMIT_BYTES,
-    TIMEOUT_EXIT_CODE,
-)
+from cli_mcp.execution import TIMEOUT_EXIT_CODE
+from cli_mcp.sandbox_config import CommandLimits
 from mcp_server.result_schema import COMMAND_SCHEMA
 
 TOOL_NAME = "bash"
@@ -31,23 +28,13 @@ _SESSION_ID_RULE = (
     f"and does not start with `{_RESERVED_PREFIX}`"
 )
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?")
-# `timeout` has no maximum here: a client that checks the schema itself would refuse what is merely cut.
-_PROPERTIES = {
-    "command": {"type": "string", "description": "What bash runs, of one or many lines."},
-    "timeout": {
-        "type": "number",
-        "description": f"Seconds until the command is killed. Default {DEFAULT_TIMEOUT_SECONDS:.0f}, "
-        f"at most {MAX_TIMEOUT_SECONDS:.0f}.",
-        "exclusiveMinimum": 0,
-        "default": DEFAULT_TIMEOUT_SECONDS,
-    },
-}
-_INPUT_SCHEMA = {
-    "type": "object",
-    "properties": _PROPERTIES,
-    "required": ["command"],
-    "additionalProperties": False,
-}
+_COMMAND_SCHEMA = {"type": "string", "description": "What bash runs, of one or many lines."}
+_ARGUMENTS = ("command", "timeout")
+# Of a command that gets the default time, so much is left for ending it and for the answer: many clients give
+# up after the 60 s that are the default. A command that ignores signals takes 1.2 s.
+_ANSWER_SECONDS = 5.0
+_ANSWER_SHARE = 4
+DEFAULT_LIMITS = CommandLimits()
 
 
 class InvalidCall(Exception):
@@ -56,11 +43,11 @@ class InvalidCall(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BashCall:
-    """`asked_seconds` is the timeout that was asked for, which may be more than `timeout_seconds` allows."""
+    """`too_long_seconds` is the timeout that was asked for, when that was more than the maximum."""
 
     command: str
-    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
-    asked_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    timeout_seconds: float
+    too_long_seconds: float | None = None
 
 
 HTTP_SESSION_HINT = (
@@ -78,7 +65,20 @@ def egress_hint(reach: Sequence[str]) -> str:
     )
 
 
-def bash_tool(network_hint: str, session_hint: str = HTTP_SESSION_HINT) -> types.Tool:
+def timeout_schema(limits: CommandLimits) -> dict[str, Any]:
+    """Without a maximum: a client that checks the schema itself would refuse what is merely cut."""
+    return {
+        "type": "number",
+        "description": f"Seconds until the command is killed. Default {limits.default_seconds:g}, "
+        f"at most {limits.max_seconds:g}.",
+        "minimum": 0,
+        "default": limits.default_seconds,
+    }
+
+
+def bash_tool(
+    network_hint: str, session_hint: str = HTTP_SESSION_HINT, limits: CommandLimits = DEFAULT_LIMITS
+) -> types.Tool:
     """The definition that tools/list gives. Hints are those of a tool that can do anything to its sandbox.
 
     `network_hint` and `session_hint` are a sentence each: what can be reached, and which sandbox it is.
@@ -86,8 +86,12 @@ def bash_tool(network_hint: str, session_hint: str = HTTP_SESSION_HINT) -> types
     return types.Tool(
         name=TOOL_NAME,
         title="Run a bash command",
-        description=_description(network_hint, session_hint),
-        input_schema=_INPUT_SCHEMA,
+        description=_description(network_hint, session_hint, limits),
+        input_schema={
+            "type": "object",
+            "properties": {"command": _COMMAND_SCHEMA, "timeout": timeout_schema(limits)},
+            "required": ["command"],
+        },
         output_schema=COMMAND_SCHEMA,
         annotations=types.ToolAnnotations(
             read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True
@@ -95,35 +99,40 @@ def bash_tool(network_hint: str, session_hint: str = HTTP_SESSION_HINT) -> types
     )
 
 
-def _description(network_hint: str, session_hint: str) -> str:
+def _description(network_hint: str, session_hint: str, limits: CommandLimits) -> str:
     return f"""\
 Run a command in a bash shell that lives in a sandbox of its own and stays there between calls.
 
 - Kept from call to call: working directory, variables, functions, aliases, shell options, and files in the \
 workspace (the shell's home directory). After `exit` or a crash a new shell starts with the same state.
 - No terminal and an empty stdin: give programs their input by arguments, pipes or here-documents.
-- After `timeout` seconds (default {DEFAULT_TIMEOUT_SECONDS:.0f}, at most {MAX_TIMEOUT_SECONDS:.0f}) the \
+- After `timeout` seconds (default {limits.default_seconds:g}, at most {limits.max_seconds:g}) the \
 command is killed with exit code {TIMEOUT_EXIT_CODE}; the shell and its state stay. Run what takes longer in \
 the background: `long-job > job.log 2>&1 &` returns at once, and later calls can look at the file.
-- Of output over {STREAM_LIMIT_BYTES:,} bytes a stream the beginning and the end are returned; all of it is \
+- Of output over {limits.output_bytes:,} bytes a stream the beginning and the end are returned; all of it is \
 in a file that the result names (`output_file`).
 - {network_hint}
 - One call at a time runs in a session; more wait their turn. {session_hint}"""
 
 
-def parse_arguments(arguments: Mapping[str, object]) -> BashCall:
+def parse_arguments(arguments: Mapping[str, object], limits: CommandLimits = DEFAULT_LIMITS) -> BashCall:
     """The call that `arguments` of tools/call describe.
 
-    A timeout over the maximum is cut to it. Raises InvalidCall for what cannot be meant: unknown names, a
-    command that is missing, blank or impossible to hand to bash, a timeout that is no positive number.
+    A timeout over the maximum is cut to it. The default, left out or sent, is the time in which the answer is
+    to be there, so that the command ends before. Raises InvalidCall for what cannot be meant: unknown names,
+    a command that is missing, blank or impossible to hand to bash, a timeout that is no positive number.
     """
-    unknown = sorted(arguments.keys() - _PROPERTIES.keys())
+    unknown = sorted(arguments.keys() - _ARGUMENTS)
     if unknown:
         names = ", ".join(_shown(name) for name in unknown[:10])
         raise InvalidCall(f"Unknown arguments: {names}. The tool takes `command` and `timeout`.")
     command = _command(arguments.get("command"))
-    asked = _seconds(arguments.get("timeout"))
-    return BashCall(command, min(asked, MAX_TIMEOUT_SECONDS), asked)
+    asked = _seconds(arguments.get("timeout"), limits)
+    if asked == limits.default_seconds:
+        return BashCall(command, asked - min(_ANSWER_SECONDS, asked / _ANSWER_SHARE))
+    if asked > limits.max_seconds:
+        return BashCall(command, limits.max_seconds, too_long_seconds=asked)
+    return BashCall(command, asked)
 
 
 def _command(value: object) -> str:
@@ -142,15 +151,15 @@ def _command(value: object) -> str:
     return value
 
 
-def _seconds(value: object) -> float:
+def _seconds(value: object, limits: CommandLimits) -> float:
     if value is None:
-        return DEFAULT_TIMEOUT_SECONDS
+        return limits.default_seconds
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(_as_float(value)):
-        raise InvalidCall(f"`timeout` must be a number of seconds, at most {MAX_TIMEOUT_SECONDS:.0f}.")
+        raise InvalidCall(f"`timeout` must be a number of seconds, at most {limits.max_seconds:g}.")
     if value <= 0:
-        raise InvalidCall(f"`timeout` must be more than 0 seconds, at most {MAX_TIMEOUT_SECONDS:.0f}.")
+        raise InvalidCall(f"`timeout` must be more than 0 seconds, at most {limits.max_seconds:g}.")
     return _as_float(value)
 
 

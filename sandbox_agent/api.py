@@ -42,7 +42,7 @@ _NDJSON = "application/x-ndjson"
 # An answer that is here this soon goes in one piece: each further one wakes the server once more.
 _SHORT_SECONDS = 0.05
 
-RunCommand = Callable[[str, float, ProgressCallback], Awaitable[Outcome]]
+RunCommand = Callable[[str, float, ProgressCallback, int], Awaitable[Outcome]]
 """See ShellSession.run."""
 CallTool = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Calls a typed tool by its name, with arguments that are not checked yet, and returns a JSON object.
@@ -114,7 +114,9 @@ class AgentApi:
         request = _decoded(decode_run_request, body)
 
         async def work(on_progress: ProgressCallback) -> bytes:
-            outcome = await self._run_command(request.command, request.timeout_seconds, on_progress)
+            outcome = await self._run_command(
+                request.command, request.timeout_seconds, on_progress, request.output_bytes
+            )
             return encode_run_event(Finished(outcome, first=not self._answered()))
 
         self._admit(claims)

@@ -6,9 +6,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from cli_mcp.execution import (
     KEEP_OUTPUT,
+    QUEUE_SECONDS,
     STREAM_LIMIT_BYTES,
     ExecutionError,
     Outcome,
@@ -32,6 +34,8 @@ from sandbox_agent.state_file import StateFile
 _log = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 1.0
+# A wait that is worth a word.
+_LONG_WAIT_SECONDS = 1.0
 # Streams that background processes hold open; each costs a descriptor.
 _LATE_STREAMS = 32
 _NAMES = ("stdout", "stderr")
@@ -41,8 +45,8 @@ class ShellSession:
     """The shell of one sandbox. Calls run one after the other, in the order in which they came.
 
     `workspace` is the workspace on this side, opened before anything ran in the sandbox; it stays the
-    caller's. `queue_limit` is how many calls may wait while one runs. With a `state_file` the shell starts
-    with the state that an earlier one left there.
+    caller's. `queue_limit` is how many calls may wait while one runs, each for `queue_seconds`. With a
+    `state_file` the shell starts with the state that an earlier one left there.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class ShellSession:
         workspace: ConfinedDirectory,
         *,
         queue_limit: int = 16,
+        queue_seconds: float = QUEUE_SECONDS,
         spill: SpillLimits = SpillLimits(),  # noqa: B008 - a frozen value
         state_file: StateFile | None = None,
     ) -> None:
@@ -61,6 +66,7 @@ class ShellSession:
         self._state_file = state_file
         self._saved = b""  # what a new shell gets of the saved state
         self._queue_limit = queue_limit
+        self._queue_seconds = queue_seconds
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._number = 0
@@ -87,8 +93,15 @@ class ShellSession:
             self._shell.snapshot = await asyncio.to_thread(self._state_file.load)
         self._start_notes = [*([lost] if lost else ()), *await self._shell.start()]
 
-    async def run(self, command: str, timeout_seconds: float, on_progress: ProgressCallback) -> Outcome:
-        """Run `command` in the shell; waiting for earlier calls counts into `timeout_seconds`.
+    async def run(
+        self,
+        command: str,
+        timeout_seconds: float,
+        on_progress: ProgressCallback,
+        output_bytes: int = STREAM_LIMIT_BYTES,
+    ) -> Outcome:
+        """Run `command` in the shell, for `timeout_seconds` from when earlier calls are done. The outcome has
+        `output_bytes` of each stream.
 
         `on_progress` is called about once a second meanwhile. Cancelling the task that awaits this ends the
         command; with the message KEEP_OUTPUT its outcome is returned then. Raises SessionBusy (it did not
@@ -97,13 +110,15 @@ class ShellSession:
         if "\0" in command:
             raise ExecutionError("The command contains a NUL character, which bash cannot run. Remove it.")
         loop = asyncio.get_running_loop()
-        started = loop.time()
-        until = started + timeout_seconds
+        came = loop.time()
         queued = True
-        with _every_second(lambda: on_progress(self._progress(loop.time() - started, queued))):
-            await self._wait_for_turn(until, timeout_seconds)
+        with _every_second(lambda: on_progress(self._progress(loop.time() - came, queued))):
+            await self._wait_for_turn()
             queued = False
-            execution = loop.create_task(self._execute(command, started, until))
+            waited_seconds = loop.time() - came
+            execution = loop.create_task(
+                self._execute(command, timeout_seconds, output_bytes, waited_seconds)
+            )
             execution.add_done_callback(self._end_turn)
             try:
                 return await asyncio.shield(execution)
@@ -128,7 +143,7 @@ class ShellSession:
             while self._late:
                 self._late.popleft().close()
 
-    async def _wait_for_turn(self, until: float, timeout_seconds: float) -> None:
+    async def _wait_for_turn(self) -> None:
         self._check_open()
         if self._turn.locked() and self._waiting >= self._queue_limit:
             raise SessionBusy(
@@ -137,12 +152,12 @@ class ShellSession:
             )
         self._waiting += 1
         try:
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout(self._queue_seconds):
                 await self._turn.acquire()
         except TimeoutError:
             raise SessionBusy(
-                "The command was not run: earlier commands of the session took all of its timeout of "
-                f"{timeout_seconds:g} s. Try again with a longer one or use another session."
+                f"The command was not run: it waited {self._queue_seconds:g} s for earlier ones of the "
+                "session. Try again later or use another session; run what takes long in the background."
             ) from None
         finally:
             self._waiting -= 1
@@ -165,22 +180,29 @@ class ShellSession:
         if not execution.cancelled():
             execution.exception()  # a caller that was cancelled does not ask for it
 
-    async def _execute(self, command: str, started: float, until: float) -> Outcome:
+    async def _execute(
+        self, command: str, timeout_seconds: float, output_bytes: int, waited_seconds: float
+    ) -> Outcome:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
         self._number += 1
         number = self._number
 
         def take_streams(files: CommandFiles) -> None:
             self._streams = tuple(
-                OutputStream(fd, STREAM_LIMIT_BYTES, self._file(f"{number}.{name}", self._limits.file_bytes))
+                OutputStream(fd, output_bytes, self._file(f"{number}.{name}", self._limits.file_bytes))
                 for fd, name in zip((files.stdout_fd, files.stderr_fd), _NAMES, strict=True)
             )
 
         text = command.encode(errors="surrogatepass")
         try:
-            ending = await self._shell.execute(text, until, take_streams)
+            ending = await self._shell.execute(text, started + timeout_seconds, take_streams)
             self._check_open()
-            duration_ms = round((asyncio.get_running_loop().time() - started) * 1000)
+            duration_ms = round((loop.time() - started) * 1000)
             outcome = await self._outcome(number, ending, duration_ms)
+            if waited_seconds >= _LONG_WAIT_SECONDS:
+                note = f"waited {waited_seconds:.1f} s for earlier commands of the session"
+                outcome = replace(outcome, notes=(note, *outcome.notes))
             await self._save_state()
             return outcome
         except SandboxUnavailable:

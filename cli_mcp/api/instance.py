@@ -11,7 +11,7 @@ from pydantic import Field
 
 from cli_mcp.api import duration, endpoint, quantity
 from cli_mcp.api.endpoint import Endpoint
-from cli_mcp.api.model import ATOMIC_LIST, SET, ApiModel, Items, Rule, matching, unique_items
+from cli_mcp.api.model import ATOMIC_LIST, SET, ApiModel, Check, Items, Rule, matching, unique_items
 from cli_mcp.api.pod import (
     EnvVars,
     Labels,
@@ -24,17 +24,21 @@ from cli_mcp.api.pod import (
 from cli_mcp.api.scalars import (
     MAX_USERNAME_CHARACTERS,
     CertificateBundle,
+    CommandTime,
     Domain,
     GoDuration,
     HttpProxyUrl,
     ImageReference,
     LabelName,
     ObjectName,
+    OutputLimit,
     PositiveDuration,
     Quantity,
     Username,
     UsernamePattern,
 )
+from cli_mcp.execution import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS, STREAM_LIMIT_BYTES
+from cli_mcp.sandbox_config import CommandLimits
 
 # cli-mcp-<name>-kubeconfig must be a DNS label, hence the name has at most 44 characters.
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,42}[a-z0-9])?$"
@@ -195,6 +199,27 @@ class Workspace(ApiModel):
         return duration.parse_seconds(self.retain or DEFAULT_WORKSPACE_RETAIN)
 
 
+class CommandTimeout(ApiModel):
+    """How long a command may run, in seconds or as a duration such as 5m."""
+
+    default: CommandTime | None = None
+    """For a call that asks for no time: 60 seconds when left out, or max if that is less. The command is
+    ended a little before, so that its answer is there when the time is over."""
+    max: CommandTime | None = None
+    """The most that a call may ask for, up to 1h: 300 seconds when left out. A server that is replaced ends
+    what takes longer than 315 seconds."""
+
+    @property
+    def max_seconds(self) -> float:
+        return MAX_TIMEOUT_SECONDS if self.max is None else duration.parse_seconds(self.max)
+
+    @property
+    def default_seconds(self) -> float:
+        if self.default is None:
+            return min(DEFAULT_TIMEOUT_SECONDS, self.max_seconds)
+        return duration.parse_seconds(self.default)
+
+
 class Sandbox(ApiModel):
     """The sandbox pods of this instance: image, resources, environment, life time."""
 
@@ -237,6 +262,18 @@ class Sandbox(ApiModel):
     """Whether a sandbox proves that it can reach nothing but the proxy before it is used."""
     workspace: Workspace = Workspace()
     """Whether files outlive the sandbox."""
+    command_timeout: Annotated[
+        CommandTimeout,
+        Check(
+            None,
+            lambda timeout: timeout.default_seconds <= timeout.max_seconds,
+            "default is longer than max, which is 300 seconds when left out; shorten default, or raise max",
+        ),
+    ] = CommandTimeout()
+    """How long a command may run."""
+    output_limit: OutputLimit | None = None
+    """How many bytes of each of stdout and stderr a result has, the beginning and the end of longer ones:
+    from 1000 to 65536, 50000 when left out. All of it is in a file."""
 
     @property
     def idle_timeout_seconds(self) -> float:
@@ -246,6 +283,15 @@ class Sandbox(ApiModel):
     @property
     def max_lifetime_seconds(self) -> float | None:
         return None if self.max_lifetime is None else duration.parse_seconds(self.max_lifetime)
+
+    @property
+    def command_limits(self) -> CommandLimits:
+        limit = self.output_limit
+        return CommandLimits(
+            default_seconds=self.command_timeout.default_seconds,
+            max_seconds=self.command_timeout.max_seconds,
+            output_bytes=STREAM_LIMIT_BYTES if limit is None else quantity.parse_bytes(limit),
+        )
 
     @property
     def effective_resources(self) -> Resources:

@@ -8,6 +8,11 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from cli_mcp.api import duration, endpoint, quantity
 from cli_mcp.api.model import Check, matching
+from cli_mcp.execution import (
+    LARGEST_STREAM_LIMIT_BYTES,
+    LEAST_STREAM_LIMIT_BYTES,
+    LONGEST_TIMEOUT_SECONDS,
+)
 
 # RFC 1123, as Kubernetes applies it to the names of objects.
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -93,6 +98,34 @@ PositiveDuration = Annotated[
 ]
 
 
+def _seconds_as_duration(value: Any) -> Any:
+    return f"{value}s" if type(value) is int else value
+
+
+def _is_command_time(text: str) -> bool:
+    return _is_duration(text) and 1 <= duration.parse_seconds(text) <= LONGEST_TIMEOUT_SECONDS
+
+
+CommandTime = Annotated[
+    str,
+    BeforeValidator(_seconds_as_duration),
+    Check(
+        None, _is_command_time, "must be a number of seconds, or a duration such as 90s or 5m, from 1s to 1h"
+    ),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "pattern": r"^[+]?(([0-9]+[.]?[0-9]*|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h))+$",
+            "maxLength": duration.MAX_LENGTH_CHARACTERS,
+            "minimum": 1,
+            "maximum": int(LONGEST_TIMEOUT_SECONDS),
+        }
+    ),
+]
+"""How long a command may run; a number in the file is one of seconds."""
+
+
 def _integer_as_text(value: Any) -> Any:
     return str(value) if type(value) is int else value
 
@@ -120,6 +153,21 @@ Quantity = Annotated[
     ),
 ]
 """A Kubernetes quantity; a number in the file becomes its text."""
+
+
+def _is_output_limit(text: str) -> bool:
+    return LEAST_STREAM_LIMIT_BYTES <= quantity.parse_bytes(text) <= LARGEST_STREAM_LIMIT_BYTES
+
+
+OutputLimit = Annotated[
+    Quantity,
+    Check(
+        None,
+        _is_output_limit,
+        f"must be a number of bytes such as 20k or 32Ki, from {LEAST_STREAM_LIMIT_BYTES} to "
+        f"{LARGEST_STREAM_LIMIT_BYTES}",
+    ),
+]
 
 
 def _is_endpoint(text: str) -> bool:

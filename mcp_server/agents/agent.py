@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cli_mcp.agent_api import Finished, ToolResult
-from cli_mcp.execution import ExecutionError, ProgressCallback
+from cli_mcp.execution import STREAM_LIMIT_BYTES, ExecutionError, ProgressCallback
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,9 @@ class SandboxAgent(Protocol):
         command: str,
         timeout_seconds: float,
         on_progress: ProgressCallback,
+        output_bytes: int = STREAM_LIMIT_BYTES,
     ) -> Finished:
-        """Run `command`; cancelling this interrupts it.
+        """Run `command`, whose result has `output_bytes` of each stream; cancelling this interrupts it.
 
         Raises AgentUnreachable, AgentLost, AgentMisbehaved, and what the agent itself says of the session:
         SessionBusy, SessionEnded, SandboxUnavailable.

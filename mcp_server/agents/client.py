@@ -28,7 +28,13 @@ from cli_mcp.agent_api import (
     tool_path,
 )
 from cli_mcp.agent_json import encode_cancel_request, encode_run_request
-from cli_mcp.execution import KEEP_OUTPUT, ExecutionError, ProgressCallback
+from cli_mcp.execution import (
+    KEEP_OUTPUT,
+    QUEUE_SECONDS,
+    STREAM_LIMIT_BYTES,
+    ExecutionError,
+    ProgressCallback,
+)
 from cli_mcp.names import AGENT_PORT
 from mcp_server.agents import answers, reading
 from mcp_server.agents.agent import AgentAddress, AgentLost, AgentMisbehaved, AgentUnreachable, misbehaved
@@ -93,6 +99,7 @@ class AgentClient:
         command: str,
         timeout_seconds: float,
         on_progress: ProgressCallback,
+        output_bytes: int = STREAM_LIMIT_BYTES,
     ) -> Finished:
         """See SandboxAgent."""
         limits = AnswerLimits(
@@ -102,8 +109,9 @@ class AgentClient:
             chunks=2 * reading.PROGRESS_AT_ONCE,
             chunks_per_second=reading.PROGRESS_PER_SECOND,
         )
-        body = encode_run_request(RunRequest(command, timeout_seconds))
-        call = _Call(agent, session_id, RUN_PATH, body, limits, _from_now(timeout_seconds + GRACE_SECONDS))
+        body = encode_run_request(RunRequest(command, timeout_seconds, output_bytes))
+        deadline = _from_now(QUEUE_SECONDS + timeout_seconds + GRACE_SECONDS)
+        call = _Call(agent, session_id, RUN_PATH, body, limits, deadline)
         return await self._interruptible(call, reading.run_reader(on_progress))
 
     async def call_tool(

@@ -5,7 +5,7 @@ import logging
 from pydantic import ValidationError
 
 from cli_mcp.names import SANDBOX_CONFIG_KEY
-from cli_mcp.sandbox_config import SandboxConfig, SessionLimits
+from cli_mcp.sandbox_config import CommandLimits, SandboxConfig, SessionLimits
 from mcp_server.cluster.kubernetes import Object
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,10 @@ class Configuration:
     @property
     def limits(self) -> SessionLimits:
         return self._current.limits if self._current else _DEFAULT_LIMITS
+
+    @property
+    def commands(self) -> CommandLimits:
+        return self._current.commands if self._current else CommandLimits()
 
     @property
     def controller_uid(self) -> str:

@@ -129,7 +129,8 @@ class PodSessions:
         self, session: SessionKey, command: str, timeout_seconds: float, on_progress: ProgressCallback
     ) -> SessionOutcome:
         def work(agent: AgentAddress) -> Coroutine[Any, Any, Finished]:
-            return self._agent.run(agent, session.id, command, timeout_seconds, on_progress)
+            output_bytes = self._configuration.commands.output_bytes
+            return self._agent.run(agent, session.id, command, timeout_seconds, on_progress, output_bytes)
 
         finished, pod, state = await self._call(session, work)
         return SessionOutcome(self._commands.with_restart(pod, finished.outcome), state)
@@ -176,7 +177,8 @@ class PodSessions:
         current = self._configuration.current
         if current is None:
             return Offering(groups=(), default_session=False)
-        return Offering(current.tools, current.reach, current.default_session == "perCaller")
+        per_caller = current.default_session == "perCaller"
+        return Offering(current.tools, current.reach, per_caller, current.commands)
 
     def session_count(self) -> int:
         return self._sessions.count_sessions()

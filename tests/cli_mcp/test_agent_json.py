@@ -27,8 +27,8 @@ from cli_mcp.agent_api import (
     ToolResult,
 )
 from cli_mcp.execution import (
-    MAX_TIMEOUT_SECONDS,
-    STREAM_LIMIT_BYTES,
+    LARGEST_STREAM_LIMIT_BYTES,
+    LONGEST_TIMEOUT_SECONDS,
     Outcome,
     Progress,
     StreamOutput,
@@ -75,8 +75,9 @@ def test_an_event_survives_the_way(event: RunEvent) -> None:
 
 
 def test_other_messages_survive_the_way() -> None:
-    run = RunRequest("echo \ud800 é\n", 0.5)
-    assert agent_json.decode_run_request(agent_json.encode_run_request(run)) == run
+    for run in (RunRequest("echo \ud800 é\n", 0.5), RunRequest("x", 3600, 1_000), RunRequest("x", 1, 65_536)):
+        assert agent_json.decode_run_request(agent_json.encode_run_request(run)) == run
+    assert b"outputBytes" not in agent_json.encode_run_request(RunRequest("x", 1))
     cancel = CancelRequest("ab" * 16)
     assert agent_json.decode_cancel_request(agent_json.encode_cancel_request(cancel)) == cancel
     health = Health(IDENTITY, (1, 2), "the agent is starting")
@@ -160,7 +161,7 @@ def test_another_event_is_refused(line: bytes) -> None:
 
 
 def test_a_stream_carries_no_more_than_a_result_may() -> None:
-    large = StreamOutput(b"a" * STREAM_LIMIT_BYTES, b"b", 1 << 20)
+    large = StreamOutput(b"a" * LARGEST_STREAM_LIMIT_BYTES, b"b", 1 << 20)
     line = agent_json.encode_run_event(Finished(Outcome(0, large, StreamOutput(b""), 0, "/"), first=True))
     with pytest.raises(MalformedMessage):
         agent_json.decode_run_event(line)
@@ -173,10 +174,13 @@ def test_a_stream_carries_no_more_than_a_result_may() -> None:
         b'{"command": "true", "timeoutSeconds": -1}',
         b'{"command": "true", "timeoutSeconds": 1e999}',
         b'{"command": "true", "timeoutSeconds": true}',
-        b'{"command": "true", "timeoutSeconds": %d}' % (MAX_TIMEOUT_SECONDS + 1),
+        b'{"command": "true", "timeoutSeconds": %d}' % (LONGEST_TIMEOUT_SECONDS + 1),
         b'{"command": "true"}',
         b'{"command": 1, "timeoutSeconds": 1}',
         b'{"command": "true", "timeoutSeconds": 1, "cwd": "/"}',
+        b'{"command": "true", "timeoutSeconds": 1, "outputBytes": 999}',
+        b'{"command": "true", "timeoutSeconds": 1, "outputBytes": 65537}',
+        b'{"command": "true", "timeoutSeconds": 1, "outputBytes": 5e3}',
     ],
 )
 def test_another_run_request_is_refused(body: bytes) -> None:

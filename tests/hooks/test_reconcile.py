@@ -289,6 +289,8 @@ ROLLS = {
     "sandbox.maxSessions": (5, False, False, False),
     "sandbox.maxSessionsPerOwner": (5, False, False, False),
     "sandbox.maxLifetime": ("24h", False, False, False),
+    "sandbox.commandTimeout": ({"default": "30s"}, False, False, False),
+    "sandbox.outputLimit": ("20k", False, False, False),
     "sandbox.dns": ("cluster", False, False, True),
     "sandbox.isolationTest": (False, False, False, True),
     "sandbox.workspace": ({"persistent": True}, False, False, True),

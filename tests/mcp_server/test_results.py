@@ -16,6 +16,7 @@ from mcp_server.results import MAX_ENCODED_BYTES, progress_message, tool_error, 
 from mcp_server.tool import BashCall
 from tests.mcp_server.fake_backend import outcome, stream
 
+CALL = BashCall("x", 60)
 KEYS = [
     *("exit_code", "notes", "stdout", "stderr", "duration_ms", "cwd", "timed_out", "truncated"),
     "stdout_bytes",
@@ -29,7 +30,7 @@ CUT_NOTE = "1,000,010 bytes"
 def result_of(
     ran: Outcome, session: SessionState = SessionState.CONTINUED, call: BashCall | None = None
 ) -> types.CallToolResult:
-    return tool_result(SessionOutcome(ran, session), call or BashCall("x"))
+    return tool_result(SessionOutcome(ran, session), call or CALL)
 
 
 def text_of(result: types.CallToolResult) -> str:
@@ -96,7 +97,7 @@ def test_the_text_says_when_the_shell_is_a_fresh_one(session: SessionState, note
 
 
 def test_the_text_says_that_a_timeout_was_cut() -> None:
-    result = result_of(outcome(), call=BashCall("x", 300, 4000))
+    result = result_of(outcome(), call=BashCall("x", 300, too_long_seconds=4000))
     assert text_of(result) == "[timeout 4000 s is too long: 300 s was used]"
 
 
@@ -104,13 +105,13 @@ def test_the_text_says_that_a_timeout_was_cut() -> None:
 @pytest.mark.parametrize(
     ("ran", "session", "call", "notes"),
     [
-        (outcome(b"hi"), SessionState.CONTINUED, BashCall("x"), []),
-        (outcome(exit_code=3), SessionState.CONTINUED, BashCall("x"), []),
-        (outcome(), SessionState.NEW, BashCall("x"), ["new session"]),
+        (outcome(b"hi"), SessionState.CONTINUED, CALL, []),
+        (outcome(exit_code=3), SessionState.CONTINUED, CALL, []),
+        (outcome(), SessionState.NEW, CALL, ["new session"]),
         (
             replace(outcome(), notes=("/workspace is over its limit of 10 GiB", "later output: /f")),
             SessionState.RESUMED,
-            BashCall("x", 300, 600),
+            BashCall("x", 300, too_long_seconds=600),
             [
                 "timeout 600 s is too long: 300 s was used",
                 "/workspace is over its limit of 10 GiB",
@@ -121,7 +122,7 @@ def test_the_text_says_that_a_timeout_was_cut() -> None:
         (
             replace(outcome(exit_code=124), timed_out=True, stdout=replace(CUT, file_bytes=9)),
             SessionState.CONTINUED,
-            BashCall("x", 2, 2),
+            BashCall("x", 2),
             [
                 "timed out after 2 s and was killed: exit code 124",
                 f"stdout: {CUT_NOTE}, the first 9 in /workspace/.cli-mcp/1",
@@ -130,7 +131,7 @@ def test_the_text_says_that_a_timeout_was_cut() -> None:
         (
             outcome(b"a\xffb\n", b"warning\n"),
             SessionState.CONTINUED,
-            BashCall("x"),
+            CALL,
             [
                 "stdout is no plain text and shown approximately: pipe it through xxd, iconv or strings",
                 "stdout in readable form: a\ufffdb\n",

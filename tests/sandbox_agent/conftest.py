@@ -86,13 +86,21 @@ async def make_session(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
     sessions: list[TestSession] = []
     workspaces: list[ConfinedDirectory] = []
 
-    async def make(*, queue_limit: int = 16, spill: SpillLimits | None = None) -> TestSession:
+    async def make(
+        *, queue_limit: int = 16, queue_seconds: float = 55, spill: SpillLimits | None = None
+    ) -> TestSession:
         directory = tmp_path_factory.mktemp("session")
         for name in ("exchange", "workspace"):
             (directory / name).mkdir()
         launcher = DirectLauncher(directory / "exchange", directory / "workspace", ENVIRONMENT)
         workspace = ConfinedDirectory(directory / "workspace")
-        session = TestSession(launcher, workspace, queue_limit=queue_limit, spill=spill or SpillLimits())
+        session = TestSession(
+            launcher,
+            workspace,
+            queue_limit=queue_limit,
+            queue_seconds=queue_seconds,
+            spill=spill or SpillLimits(),
+        )
         session.directory = directory
         workspaces.append(workspace)
         sessions.append(session)

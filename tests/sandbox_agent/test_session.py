@@ -47,18 +47,36 @@ async def test_calls_run_one_after_the_other_in_their_order(session: TestSession
     ]
 
 
-async def test_a_queued_call_waits_inside_its_timeout(session: TestSession) -> None:
-    first = await started(session, "sleep 0.5")
-    outcome = await session.sh("sleep 60", timeout_seconds=1.2)
-    assert outcome.timed_out
-    assert outcome.duration_ms < 3500
+@pytest.mark.parametrize(
+    ("waits_seconds", "notes"), [(1.2, 1), (0.2, 0)], ids=["a wait that is told", "a short one"]
+)
+async def test_the_time_of_a_queued_call_begins_when_it_does(
+    session: TestSession, waits_seconds: float, notes: int
+) -> None:
+    first = await started(session, f"sleep {waits_seconds}")
+    outcome = await session.sh("sleep 0.5; echo done", timeout_seconds=0.9)
+    assert stdout(outcome) == "done\n"
+    assert 490 <= outcome.duration_ms < 890
+    assert sum("s for earlier commands of the session" in note for note in outcome.notes) == notes
     await first
 
 
-async def test_a_call_whose_whole_timeout_goes_by_in_the_queue_did_not_run(session: TestSession) -> None:
+async def test_a_queued_call_that_takes_too_long_is_ended_in_its_own_time(session: TestSession) -> None:
+    first = await started(session, "sleep 0.5")
+    outcome = await session.sh("sleep 60", timeout_seconds=0.6)
+    assert outcome.timed_out
+    assert 590 < outcome.duration_ms < 3000
+    await first
+
+
+@pytest.mark.parametrize("timeout_seconds", [0.05, 20])
+async def test_a_call_that_waits_too_long_did_not_run(
+    make_session: MakeSession, timeout_seconds: float
+) -> None:
+    session = await make_session(queue_seconds=0.2)
     first = await started(session, "sleep 1")
-    with pytest.raises(SessionBusy, match="was not run"):
-        await session.sh("touch ran", timeout_seconds=0.2)
+    with pytest.raises(SessionBusy, match="was not run: it waited"):
+        await session.sh("touch ran", timeout_seconds=timeout_seconds)
     await first
     assert await session.out("ls") == ""
 

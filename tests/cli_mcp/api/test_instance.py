@@ -11,6 +11,7 @@ from cli_mcp.api.document import parse_instance
 from cli_mcp.api.instance import CliMcpInstance
 from cli_mcp.api.problems import InvalidInstance, format_path
 from cli_mcp.names import API_VERSION, KIND
+from cli_mcp.sandbox_config import CommandLimits
 
 VERDICTS = Path(__file__).parents[2] / "data" / "instances" / "verdicts.yaml"
 CASES: list[dict[str, Any]] = yaml.safe_load(VERDICTS.read_text())
@@ -85,6 +86,25 @@ def test_defaults() -> None:
     assert sandbox.limits.cpu_millicores == 500
     assert sandbox.limits.memory_bytes == 512 * 2**20
     assert sandbox.limits.ephemeral_storage_bytes == 10 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("given", "limits"),
+    [
+        ({}, CommandLimits()),
+        ({"commandTimeout": {"max": "20s"}}, CommandLimits(default_seconds=20, max_seconds=20)),
+        (
+            {"commandTimeout": {"default": 30, "max": "1h"}},
+            CommandLimits(default_seconds=30, max_seconds=3600),
+        ),
+        ({"commandTimeout": {"default": "1m30s"}}, CommandLimits(default_seconds=90)),
+        ({"outputLimit": "32Ki"}, CommandLimits(output_bytes=32_768)),
+        ({"outputLimit": 1000}, CommandLimits(output_bytes=1_000)),
+    ],
+)
+def test_the_limits_of_commands(given: dict[str, Any], limits: CommandLimits) -> None:
+    assert CommandLimits() == CommandLimits(default_seconds=60, max_seconds=300, output_bytes=50_000)
+    assert parsed(sandbox=given).spec.sandbox.command_limits == limits
 
 
 @pytest.mark.parametrize(

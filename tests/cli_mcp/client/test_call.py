@@ -48,7 +48,7 @@ async def test_the_output_goes_to_the_same_streams_byte_for_byte(tmp_path: Path)
     async with running_server(backend) as server:
         assert await run(server, tmp_path, "x y") == (7, b"\xff\x00out", b"err\r\n\xfe")
         (key, command, timeout_seconds) = backend.calls[0]
-        assert (key.id, command, timeout_seconds) == ("cli", "x y", 60)
+        assert (key.id, command, timeout_seconds) == ("cli", "x y", 55)
 
 
 @pytest.mark.parametrize(

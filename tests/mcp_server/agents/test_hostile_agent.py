@@ -203,6 +203,7 @@ async def test_an_answer_in_drips_ends_with_the_commands_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bytes, piece: bytes
 ) -> None:
     monkeypatch.setattr(client_module, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(client_module, "QUEUE_SECONDS", 0)
 
     async def answer(request: Request, writer: asyncio.StreamWriter) -> None:
         async for data in drip(piece, before):
@@ -220,6 +221,7 @@ async def test_an_agent_that_breaks_its_connection_gets_no_more_time_by_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(client_module, "QUEUE_SECONDS", 0)
 
     async def break_late(request: Request, writer: asyncio.StreamWriter) -> None:
         writer.write(HEAD + chunk(ACCEPTED))
@@ -255,6 +257,7 @@ async def test_an_agent_that_never_reads_holds_up_nobody_but_its_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(client_module, "QUEUE_SECONDS", 0)
 
     async def stop_reading(request: Request, writer: asyncio.StreamWriter) -> None:
         if len(agent.runs) == 1:

@@ -12,7 +12,7 @@ from lightkube.config.kubeconfig import KubeConfig
 
 from cli_mcp import names
 from cli_mcp.agent_api import Finished, ToolResult
-from cli_mcp.execution import Outcome, ProgressCallback, StreamOutput
+from cli_mcp.execution import STREAM_LIMIT_BYTES, Outcome, ProgressCallback, StreamOutput
 from mcp_server.agents.agent import AgentAddress, AgentUnreachable
 from mcp_server.backend import SessionKey, SessionOutcome
 from mcp_server.cluster.kubernetes import KubernetesApi
@@ -66,6 +66,7 @@ class Agents:
     answered: set[str] = field(default_factory=set)
     failures: list[Exception] = field(default_factory=list)
     failing_for_ever: bool = False
+    output_bytes: list[int] = field(default_factory=list)
 
     def fail_with(self, error: Exception, *, once: bool = False) -> None:
         self.failures = [error]
@@ -78,6 +79,7 @@ class Agents:
         command: str,
         timeout_seconds: float,
         on_progress: ProgressCallback,
+        output_bytes: int = STREAM_LIMIT_BYTES,
     ) -> Finished:
         pod = self._pod(agent)
         labels = pod["metadata"]["labels"]
@@ -85,6 +87,7 @@ class Agents:
             self.broken_rules.append(f"{command} in a pod that is {labels.get(names.LABEL_STATE)}")
         if labels.get(names.LABEL_SESSION_ID) != session_id:
             self.broken_rules.append(f"{command} of {session_id} in {labels}")
+        self.output_bytes.append(output_bytes)
         self.runs.append((agent.pod_uid, session_id, command))
         self.running[command] += 1
         try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli_mcp.execution import ExecutionError, SandboxUnavailable, SessionEnded
+from cli_mcp.execution import STREAM_LIMIT_BYTES, ExecutionError, SandboxUnavailable, SessionEnded
 from cli_mcp.names import STATE_ACTIVE, STATE_RETIRING
 from cli_mcp.sandbox_config import SessionLimits
 from mcp_server.agents.agent import AgentAddress, AgentLost, AgentUnreachable
@@ -46,7 +46,13 @@ class Agent:
         await self.ready.wait()
 
     async def run(
-        self, agent: AgentAddress, session_id: str, command: str, timeout: float, report: ProgressCallback
+        self,
+        agent: AgentAddress,
+        session_id: str,
+        command: str,
+        timeout_seconds: float,
+        on_progress: ProgressCallback,
+        output_bytes: int = STREAM_LIMIT_BYTES,
     ) -> Finished:
         raise NotImplementedError("the tests' own work is done instead")
 
