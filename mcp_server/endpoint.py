@@ -11,13 +11,14 @@ from typing import Any
 
 from mcp.server.context import ServerRequestContext
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from mcp_server.backend import SessionKey
 from mcp_server.catalogue import Offer
-from mcp_server.exchange import exchange, handshake_request
+from mcp_server.exchange import escape_line_ends, exchange, handshake_request
 from mcp_server.guards import caller_of, replay
 from mcp_server.settings import ServerSettings
 from mcp_server.tool import SESSION_HEADER, session_of_caller
@@ -52,11 +53,35 @@ class McpEndpoint:
             await response(scope, receive, send)
             return
         body = (await receive())["body"]
+        scope = _accepting(scope)
         asked = handshake_request(Request(scope), body)
         if asked is not None:
             await exchange(self._server, asked, receive, send)
         else:
-            await self._manager.handle_request(scope, replay(body, receive), send)
+            await self._manager.handle_request(scope, replay(body, receive), _with_safe_lines(send))
+
+
+def _accepting(scope: Scope) -> Scope:
+    """No Accept header means any type, RFC 9110 section 12.5.1."""
+    if Headers(scope=scope).get("accept", "").strip():
+        return scope
+    others = [(name, value) for name, value in scope["headers"] if name != b"accept"]
+    return {**scope, "headers": [*others, (b"accept", b"*/*")]}
+
+
+def _with_safe_lines(send: Send) -> Send:
+    """For the SDK's event streams, each event of which is one message."""
+    streams = False
+
+    async def sending(message: Message) -> None:
+        nonlocal streams
+        if message["type"] == "http.response.start":
+            streams = Headers(raw=message["headers"]).get("content-type", "").startswith("text/event-stream")
+        elif streams and message.get("body"):
+            message = {**message, "body": escape_line_ends(message["body"])}
+        await send(message)
+
+    return sending
 
 
 def _session_of(context: ServerRequestContext[Any, Request], has_default: bool) -> SessionKey:

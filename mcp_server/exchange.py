@@ -46,6 +46,7 @@ PING_SECONDS = 15.0
 
 # The SDK takes a list of types, too.
 _END_OF_MEDIA_TYPE = re.compile("[;,]")
+_LINE_ENDS = tuple((character.encode(), b"\\u%04x" % ord(character)) for character in "\u0085\u2028\u2029")
 _TRANSPORT = TransportContext(kind="streamable-http", can_send_request=False)
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream"),
@@ -144,7 +145,15 @@ def _json(message: JSONRPCResponse | JSONRPCError | JSONRPCNotification) -> byte
 
 
 def _event(message: bytes) -> bytes:
-    return b"event: message\r\ndata: " + message + b"\r\n\r\n"
+    return b"event: message\r\ndata: " + escape_line_ends(message) + b"\r\n\r\n"
+
+
+def escape_line_ends(message: bytes) -> bytes:
+    """The same JSON, in UTF-8, without U+0085, U+2028 and U+2029, which some readers of event streams take
+    for the end of a line, though only CR and LF are."""
+    for character, escape in _LINE_ENDS:
+        message = message.replace(character, escape)
+    return message
 
 
 class _Context:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from mcp import types
 from pydantic import Field, model_validator
 
-from mcp_server.typed_tool import Count, Text, ToolArguments, ToolResult, TypedTool, Word
+from mcp_server.typed_tool import Count, Positive, Text, ToolArguments, ToolResult, TypedTool, Word
 
 _READ_BYTES = 65_536
 _DELETE_SECONDS = 300.0  # of millions of files
@@ -26,11 +26,9 @@ Encoding = Literal["utf-8", "base64"]
 class ReadFileArguments(ToolArguments):
     path: Path
     offset: Annotated[Count, Field(description="First byte to read. Default 0.")] = 0
-    limit: Annotated[Count, Field(ge=1, description="Bytes to read. Default and at most 65,536.")] = (
-        _READ_BYTES
-    )
-    head: Annotated[Count | None, Field(ge=1, description="Instead: the first so many lines.")] = None
-    tail: Annotated[Count | None, Field(ge=1, description="Instead: the last so many lines.")] = None
+    limit: Annotated[Positive, Field(description="Bytes to read. Default and at most 65,536.")] = _READ_BYTES
+    head: Annotated[Positive | None, Field(description="Instead: the first so many lines.")] = None
+    tail: Annotated[Positive | None, Field(description="Instead: the last so many lines.")] = None
     encoding: Annotated[
         Literal["auto", "utf-8", "base64"],
         Field(description="`auto` (default) gives text, and base64 for what is not UTF-8."),
@@ -99,7 +97,7 @@ class WriteFileResult(ToolResult):
 class ListDirectoryArguments(ToolArguments):
     path: Path = "."
     hidden: Annotated[bool, Field(description="Also names that start with a dot. Default false.")] = False
-    limit: Annotated[Count, Field(ge=1, description="Entries of a page. Default 200, at most 1,000.")] = 200
+    limit: Annotated[Positive, Field(description="Entries of a page. Default 200, at most 1,000.")] = 200
     cursor: Annotated[Word | None, Field(description="The `next_cursor` of the page before.")] = None
 
 

@@ -3,10 +3,10 @@
 from typing import Annotated, Literal, Self
 
 from mcp import types
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from mcp_server.file_tools import Content, Encoding, Path, PathShown, with_notes
-from mcp_server.typed_tool import Count, Seconds, ToolArguments, ToolResult, TypedTool, Word
+from mcp_server.typed_tool import Count, Positive, ToolArguments, ToolResult, TypedTool, Word, no_bool
 
 _MAX_FOLLOW_SECONDS = 60.0
 _TAIL_MARGIN_SECONDS = 20.0
@@ -83,13 +83,12 @@ class TailLogArguments(ToolArguments):
     offset: Annotated[
         Count | None, Field(description="The `next_offset` of the result before. Default: the end.")
     ] = None
-    limit: Annotated[Count, Field(ge=1, description="Bytes to read. Default and at most 65,536.")] = 65_536
+    limit: Annotated[Positive, Field(description="Bytes to read. Default and at most 65,536.")] = 65_536
     follow: Annotated[
-        Seconds,
-        Field(
-            le=_MAX_FOLLOW_SECONDS,
-            description="Wait up to so many seconds, at most 60, until there is something new. Default 0.",
-        ),
+        float,
+        Field(ge=0, le=_MAX_FOLLOW_SECONDS),
+        BeforeValidator(no_bool),
+        Field(description="Wait up to so many seconds, at most 60, until there is something new. Default 0."),
     ] = 0
     file_id: Annotated[
         Word | None,

@@ -8,14 +8,9 @@ from mcp_server.backend import SessionState
 NOTES_SCHEMA: dict[str, Any] = {
     "type": "array",
     "items": {"type": "string"},
-    "description": "What else to know, each a short text: what was cut or lost and where all of it is, a "
-    "timeout that was changed, requests that were refused, that the session is new.",
+    "description": "What else to know, a short text each: what was cut, changed, refused or lost.",
 }
-SESSION_SCHEMA: dict[str, Any] = {
-    "type": "string",
-    "enum": [state.value for state in SessionState],
-    "description": "new; continued; resumed: the files are those of before, the shell is a fresh one.",
-}
+SESSION_SCHEMA: dict[str, Any] = {"type": "string", "enum": [state.value for state in SessionState]}
 
 _STREAM = {"type": "string", "description": "Beginning and end if `truncated`; Base64 if `encoding` says so."}
 COMMAND_PROPERTIES: dict[str, Any] = {

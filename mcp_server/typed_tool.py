@@ -45,7 +45,8 @@ class ToolResult(BaseModel):
         raise NotImplementedError
 
 
-def _no_bool(value: object) -> object:
+def no_bool(value: object) -> object:
+    """For a field that is a number: pydantic takes true for 1."""
     if isinstance(value, bool):
         raise ValueError("must be a number")
     return value
@@ -73,11 +74,12 @@ def _without_nul(value: str) -> str:
 
 MAX_COUNT = 2**53 - 1
 """RFC 8259 section 6: beyond it numbers are not the same everywhere. No file is that large."""
-Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=0), AfterValidator(_exact)]
+# Limits come before validators: behind one, pydantic's schemas would call them `ge` and `le`.
+Count = Annotated[int, Field(ge=0), BeforeValidator(no_bool), AfterValidator(_exact)]
+Positive = Annotated[int, Field(ge=1), BeforeValidator(no_bool), AfterValidator(_exact)]
 Text = Annotated[str, AfterValidator(_whole)]
 Word = Annotated[Text, AfterValidator(_without_nul)]
 """What becomes an argument of a system call."""
-Seconds = Annotated[float, BeforeValidator(_no_bool), Field(ge=0)]
 
 A = TypeVar("A", bound=ToolArguments)
 R = TypeVar("R", bound=ToolResult)
@@ -171,6 +173,8 @@ def _tidy(value: Any, *, optional_null: bool) -> Any:
     }
     if "properties" in found:
         found.pop("description", None)  # of the class, which is for us
+        # What Gemini's converters cannot read; other arguments are refused all the same.
+        found.pop("additionalProperties", None)
     if optional_null and found.get("default", ...) is None:
         del found["default"]
         alternatives = [one for one in found.pop("anyOf", []) if one != {"type": "null"}]

@@ -4,11 +4,13 @@ import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import httpx2
 import mcp.server._streamable_http_modern
 import pytest
+import yaml
 from mcp import MCPError
 from mcp.types import CallToolResult, TextContent
 
@@ -78,7 +80,7 @@ async def test_a_session_from_listing_the_tool_to_a_failing_command(
         assert content_of(failed)["stderr"] == "no\n"
         assert server.backend.calls == [
             (SessionKey("local", "s1"), "echo hi", 5),
-            (SessionKey("local", "s1"), "false", 60),
+            (SessionKey("local", "s1"), "false", 55),
         ]
 
 
@@ -298,6 +300,47 @@ async def test_one_line_of_curl_is_enough_without_a_handshake(server: RunningSer
     async with server.http() as http:
         answer = await post(http, call("echo hi"), None, {"Accept": "*/*"})
         assert answer.body["result"]["content"][0]["text"] == "hi\n"
+
+
+LINE_ENDS = [character.encode() for character in "\u0085\u2028\u2029"]
+WIRE_CASES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parents[1] / "data/wire.yaml").read_text())
+
+
+@pytest.mark.parametrize("version", [None, "2025-11-25", "2026-07-28"])
+@pytest.mark.parametrize("case", WIRE_CASES, ids=[case["name"] for case in WIRE_CASES])
+async def test_no_event_has_a_character_that_a_reader_may_take_for_the_end_of_a_line(
+    server: RunningServer, case: dict[str, Any], version: str | None
+) -> None:
+    stdout, stderr = case["stdout"], case.get("stderr", "")
+    server.backend.outcome = outcome(stdout.encode(), stderr.encode())
+    asked = call("sleep 0.15")
+    body = json.loads(body_for(asked, version))
+    body["params"].setdefault("_meta", {})["progressToken"] = 7
+    async with server.http() as http:
+        response = await http.post("/mcp", json=body, headers=head_for(asked, version))
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert "notifications/progress" in response.text
+    assert not any(line_end in response.content for line_end in LINE_ENDS)
+    structured = parse(response.text)["result"]["structuredContent"]
+    assert (structured["stdout"], structured["stderr"]) == (stdout, stderr)
+
+
+@pytest.mark.parametrize("version", [None, "2025-11-25", "2026-07-28"])
+@pytest.mark.parametrize("accept", [None, "", "*/*"], ids=repr)
+async def test_who_says_not_what_it_accepts_accepts_anything(
+    server: RunningServer, version: str | None, accept: str | None
+) -> None:
+    message = call("echo hi")
+    headers = {key: value for key, value in head_for(message, version).items() if key.lower() != "accept"}
+    async with server.http() as http:
+        del http.headers["accept"]
+        response = await http.post(
+            "/mcp",
+            content=body_for(message, version),
+            headers=headers | ({} if accept is None else {"Accept": accept}),
+        )
+    assert response.status_code == 200
+    assert parse(response.text)["result"]["structuredContent"]["stdout"] == "hi\n"
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT", "OPTIONS", "HEAD"])
