@@ -48,6 +48,8 @@ STATE_RETIRING = "retiring"
 SANDBOX_CONTAINER = "sandbox"
 AGENT_PORT = 8090
 PROXY_PORT = 8080
+REFUSED_PATH = "/refused"
+"""On the proxy's port: what it refuses to who asks, a line at a time, for as long as the connection stays."""
 PROXY_METRICS_PORT = 9090
 SERVER_PORT = 8443
 SSH_PORT = 2222

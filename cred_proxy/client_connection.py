@@ -6,6 +6,7 @@ Thin: what to do with a CONNECT is decided in cred_proxy.connect, with a request
 import asyncio
 import logging
 import traceback
+from collections.abc import Callable
 from typing import Any, cast
 
 from aiohttp import StreamReader, web
@@ -14,7 +15,16 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError, _ErrInfo
 
 from cli_mcp.api.endpoint import Endpoint
-from cred_proxy.connect import ESTABLISHED, HEAD_END, MAX_HEAD_BYTES, judge_connect, requested_target
+from cred_proxy.connect import (
+    ESTABLISHED,
+    HEAD_END,
+    MAX_HEAD_BYTES,
+    REFUSALS,
+    asks_for_refusals,
+    judge_connect,
+    requested_method,
+    requested_target,
+)
 from cred_proxy.core import Admission, Core, Limits
 from cred_proxy.exchange import Exchange
 from cred_proxy.memory import BODY_BYTES, HEAD_BYTES, bound_transport
@@ -26,7 +36,8 @@ _log = logging.getLogger(__name__)
 _SHUTDOWN_SECONDS = 5.0
 # How long what a client still sends after its answer is read and thrown away, so that it sees the answer.
 _LINGERING_SECONDS = 2.0
-
+# Of what is told to a client that does not read it.
+_MAX_UNHEARD_BYTES = 8 * 1024
 _MALFORMED = Refusal(Reason.BAD_REQUEST, "this is not HTTP/1.1, or its head is too large")
 _TOO_LARGE = Refusal(Reason.HEAD_TOO_LARGE, f"a request head has at most {HEAD_BYTES} bytes")
 _INTERNAL = Refusal(Reason.INTERNAL, "its log says where")
@@ -50,6 +61,7 @@ class ConnectProtocol(asyncio.Protocol):
         self._server = server
         self._admission = admission
         self._head = bytearray()
+        self._unsubscribe: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's own are no subclass
@@ -60,10 +72,12 @@ class ConnectProtocol(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._expiry.cancel()
+        if self._unsubscribe is not None:
+            self._unsubscribe()
         self._admission.release()
 
     def data_received(self, data: bytes) -> None:
-        if self._transport.is_closing():
+        if self._transport.is_closing() or self._unsubscribe is not None:
             return
         searched = max(0, len(self._head) - len(HEAD_END) + 1)
         self._head += data
@@ -80,9 +94,17 @@ class ConnectProtocol(asyncio.Protocol):
     def _decide(self, head: bytes, *, at_once: bool) -> None:
         if self._transport.is_closing():
             return
+        if asks_for_refusals(head):
+            self._expiry.cancel()
+            self._transport.write(REFUSALS)
+            self._unsubscribe = self._core.refused.subscribe(
+                self._admission.client, self._tell, self._transport.close
+            )
+            self._transport.resume_reading()
+            return
         verdict = judge_connect(head, self._core.live.routing.table)
         if isinstance(verdict, Refusal):
-            self._refuse(verdict, requested_target(head))
+            self._refuse(verdict, requested_target(head), requested_method(head))
         elif at_once:
             self._refuse(Refusal(Reason.BAD_CONNECT, "wait for the answer before sending more"), str(verdict))
         else:
@@ -92,9 +114,16 @@ class ConnectProtocol(asyncio.Protocol):
     def _expire(self) -> None:
         self._refuse(Refusal(Reason.CONNECT_TIMEOUT, "send the CONNECT at once"))
 
-    def _refuse(self, refusal: Refusal, target: str = "-") -> None:
+    def _tell(self, text: str) -> None:
+        """Who does not listen misses it."""
+        if self._transport.get_write_buffer_size() < _MAX_UNHEARD_BYTES:
+            self._transport.write(f"{text}\n".encode())
+
+    def _refuse(self, refusal: Refusal, target: str = "-", method: str = "CONNECT") -> None:
         self._expiry.cancel()
-        self._core.record_connect(self._admission.client, target, refusal.reason, refusal.answer.status)
+        self._core.record_connect(
+            self._admission.client, target, refusal.reason, refusal.answer.status, method
+        )
         self._transport.write(refusal.before_tls())
         self._transport.close()
 

@@ -8,6 +8,7 @@ import re
 
 from cli_mcp.api import endpoint
 from cli_mcp.api.endpoint import Endpoint, InvalidEndpoint
+from cli_mcp.names import REFUSED_PATH
 from cred_proxy.refusal import Reason, Refusal
 from cred_proxy.routes import RouteTable
 
@@ -15,6 +16,10 @@ MAX_HEAD_BYTES = 16 * 1024
 HEAD_END = b"\r\n\r\n"
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
+# The start of an endless answer, a line for each refusal.
+REFUSALS = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
+
+_MAX_METHOD_CHARACTERS = 20
 _MAX_TARGET_CHARACTERS = endpoint.MAX_LENGTH_CHARACTERS + len(":65535")
 _REQUEST_LINE = re.compile(rb"([A-Z]+) ([\x21-\x7e]+) HTTP/1\.[01]")
 _AUTHORITY = re.compile(r"(?:[a-z]+://)?(?:[^/?#]*@)?([^/?#]*)")
@@ -60,6 +65,17 @@ def requested_target(head: bytes) -> str:
     authority = _AUTHORITY.match(match[2].decode())
     assert authority is not None  # it may be empty
     return authority[1][:_MAX_TARGET_CHARACTERS] or "-"
+
+
+def requested_method(head: bytes) -> str:
+    """The method of a request that is refused, for the audit record; `-` when it cannot be told."""
+    match = _REQUEST_LINE.fullmatch(head.partition(b"\r\n")[0])
+    return match[1].decode()[:_MAX_METHOD_CHARACTERS] if match else "-"
+
+
+def asks_for_refusals(head: bytes) -> bool:
+    """Whether it is no CONNECT, but asks the proxy itself what it refuses to this client."""
+    return head.partition(b"\r\n")[0] == f"GET {REFUSED_PATH} HTTP/1.1".encode()
 
 
 def judge_connect(head: bytes, routes: RouteTable) -> Endpoint | Refusal:

@@ -10,6 +10,7 @@ from cred_proxy.certificates import LeafCache
 from cred_proxy.fairness import ConnectionLimit, Turns
 from cred_proxy.metrics import Metrics
 from cred_proxy.refusal import Reason
+from cred_proxy.refused import Subscriptions
 from cred_proxy.sources import LiveState
 
 
@@ -117,20 +118,24 @@ class Core:
     admissions: Admissions
     turns: Turns = field(default_factory=Turns)
     leaves: LeafCache = field(default_factory=LeafCache)
+    refused: Subscriptions = field(default_factory=Subscriptions)
 
     def record(self, record: AuditRecord) -> None:
+        self.refused.tell(record, self.live.routing.table)
         self.metrics.observe(record)
         self.audit(record)
 
-    def record_connect(self, client: str, target: str, reason: Reason, status: int) -> None:
-        """A CONNECT that led to no tunnel."""
+    def record_connect(
+        self, client: str, target: str, reason: Reason, status: int, method: str = "CONNECT"
+    ) -> None:
+        """A CONNECT, or what came in place of one, that led to no tunnel."""
         self.record(
             AuditRecord(
                 event="connect",
                 time=datetime.now(UTC),
                 client=client,
                 target=target,
-                method="CONNECT",
+                method=method,
                 path="",
                 status=status,
                 bytes_up=0,

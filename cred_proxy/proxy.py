@@ -35,6 +35,7 @@ from cred_proxy.forwarding import Forwarder
 from cred_proxy.memory import TLS_BUFFER_BYTES, bound_socket, give_freed_memory_back, trim
 from cred_proxy.metrics import Metrics
 from cred_proxy.refusal import Reason, Refusal
+from cred_proxy.refused import Subscriptions
 from cred_proxy.routes import withdrawn
 from cred_proxy.sources import AuthorityLoader, LiveState, Routing, RoutingLoader, Source
 from cred_proxy.upstream import Upstream
@@ -229,6 +230,11 @@ class CredentialProxy:
         return Upstream(self.limits, Turns(), lambda client: 1, self._resolver() if self._resolver else None)
 
     @property
+    def refused(self) -> Subscriptions:
+        """Tells what is refused to a client when it happens."""
+        return self._core.refused
+
+    @property
     def problems(self) -> dict[Source, str]:
         """Sources whose present content is not in use, and why."""
         return dict(self._core.live.problems)
@@ -243,6 +249,7 @@ class CredentialProxy:
         self._watches.end()
         for listener in self._listeners:
             listener.stop_accepting()
+        self._core.refused.close()
         if self._http_server is not None:
             for connection in self._http_server.connections:
                 assert isinstance(connection, ClientConnection)

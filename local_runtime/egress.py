@@ -7,7 +7,7 @@ there is nothing to steal: a real credential never leaves this process.
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -42,6 +42,7 @@ from local_runtime.environment import NoSuchFile, SecretFiles
 from local_runtime.netns import NetworkNamespaces
 from local_runtime.netns_helper import LISTEN_ADDRESS
 from local_runtime.state import StateDirectory
+from sandbox_agent.refused_requests import MOST_NOTES
 
 log = logging.getLogger(__name__)
 
@@ -219,13 +220,15 @@ class Gateway:
         self._namespaces = namespaces
         self._client = _UNCLAIMED
         self._listener: Listener | None = None
+        self._refused: dict[str, None] = {}
+        self._unsubscribe: Callable[[], None] = _nothing
 
     async def open(self, pid: int, network_namespace: int) -> None:
         """Listen in the network namespace of `pid`, whose inode number is `network_namespace`.
 
         Raises SandboxUnavailable.
         """
-        await self.close()
+        await self._stop_listening()
         listening = await self._namespaces.listen_in(pid, network_namespace)
         self._listener = await self._proxy.serve(listening, self._client)
         self._listener.assign(self._client)  # as it is by now
@@ -233,13 +236,33 @@ class Gateway:
     def assign(self, session: str) -> None:
         """What the sandbox asks for from now on is recorded as of `session`."""
         self._client = ClientIdentity(session)
+        self._unsubscribe()
+        self._unsubscribe = self._proxy.refused.subscribe(session, self._hear)
         if self._listener is not None:
             self._listener.assign(self._client)
 
+    def take_refused(self) -> tuple[str, ...]:
+        """What the proxy has refused to the session since the last time, in words for it, each once."""
+        refused, self._refused = tuple(self._refused), {}
+        return refused
+
+    def _hear(self, text: str) -> None:
+        if len(self._refused) < MOST_NOTES:
+            self._refused[text] = None
+
     async def close(self) -> None:
+        self._unsubscribe()
+        self._unsubscribe = _nothing
+        await self._stop_listening()
+
+    async def _stop_listening(self) -> None:
         if self._listener is not None:
             listener, self._listener = self._listener, None
             await listener.close()
+
+
+def _nothing() -> None:
+    return
 
 
 def _authority(directory: Path, instance: str) -> Path:

@@ -134,7 +134,11 @@ class Sandbox:
         if stopped and outcome.exit_code == 0:
             # A loop that is interrupted between two commands leaves the status of the last one.
             outcome = replace(outcome, exit_code=128 + signal.SIGKILL)
-        causes = [self.launcher.cause_of_death(), self._guard.full and self._guard.full.reason]
+        causes = [
+            *self._gateway.take_refused(),
+            self.launcher.cause_of_death(),
+            self._guard.full and self._guard.full.reason,
+        ]
         missing = [cause for cause in causes if cause and cause not in outcome.notes]
         return replace(outcome, notes=(*outcome.notes, *missing)) if missing else outcome
 

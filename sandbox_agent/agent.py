@@ -4,11 +4,11 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cli_mcp.agent_api import AgentIdentity
-from cli_mcp.execution import ROOT_VARIABLE
+from cli_mcp.execution import ROOT_VARIABLE, Outcome, ProgressCallback
 from sandbox_agent import isolation_test
 from sandbox_agent.api import AgentApi
 from sandbox_agent.authentication import Authenticator
@@ -17,6 +17,7 @@ from sandbox_agent.confined import ConfinedDirectory
 from sandbox_agent.ed25519 import Ed25519
 from sandbox_agent.pod_launcher import PodLauncher, shell_environment
 from sandbox_agent.public_keys import PublicKeys
+from sandbox_agent.refused_requests import RefusedRequests
 from sandbox_agent.session import ShellSession
 from sandbox_agent.state_file import StateFile
 from sandbox_agent.tools.toolbox import Toolbox
@@ -67,6 +68,7 @@ class Agent:
             self._workspace,
             state_file=StateFile(options.state_dir / "shell.state"),
         )
+        self._refused = RefusedRequests(environment.get("HTTPS_PROXY", ""))
         root = Path(environment.get(ROOT_VARIABLE) or options.workspace)
         self._toolbox = Toolbox(root, shell_environment(environment))
         identity = AgentIdentity(environment[POD_UID_VARIABLE], boot=os.urandom(16).hex())
@@ -74,7 +76,7 @@ class Agent:
             identity,
             Authenticator(identity, PublicKeys(options.public_keys), Ed25519().verify, time.time),
             CallTable(),
-            run=self._session.run,
+            run=self._run,
             call_tool=self._toolbox.call,
             on_bound=self._note_use,
             on_answered=self._note_answer,
@@ -86,6 +88,7 @@ class Agent:
         if self._options.proxy_host is not None:
             await self._test_isolation(self._options.proxy_host)
         await self._session.start(_LOST if self._used.exists() else None)
+        self._refused.start()
         self.api.not_ready = ""
 
     async def close(self) -> None:
@@ -94,9 +97,17 @@ class Agent:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await self._session.close("The sandbox is being shut down.")
                 await self._toolbox.close()
+                await self._refused.stop()
         except TimeoutError:
             pass  # what is left ends with the pid namespace
         self._workspace.close()
+
+    async def _run(
+        self, command: str, timeout_seconds: float, on_progress: ProgressCallback, output_bytes: int
+    ) -> Outcome:
+        outcome = await self._session.run(command, timeout_seconds, on_progress, output_bytes)
+        refused = self._refused.take()
+        return replace(outcome, notes=(*outcome.notes, *refused)) if refused else outcome
 
     async def _test_isolation(self, proxy_host: str) -> None:
         self._report("the network is being tested")

@@ -107,6 +107,31 @@ def test_a_refused_connect_is_recorded_with_its_target(operated: World) -> None:
     assert "password" not in json.dumps(line)
 
 
+@pytest.mark.parametrize(
+    ("command", "notes"),
+    [
+        (
+            "for n in 1 2; do curl -sS https://github.com; done; curl -sS https://api.test:8443",
+            [
+                "refused: github.com:443 is not among the hosts",
+                "refused: api.test:8443 is not among the hosts",
+            ],
+        ),
+        ("curl -sS http://plain.test/x", ["refused: plain http to plain.test does not leave the sandbox"]),
+        (f"{CURL} https://{FILES}/", []),
+    ],
+)
+def test_a_model_is_told_what_was_refused(operated: World, command: str, notes: list[str]) -> None:
+    operated.server.call("told", ":")
+    answer = operated.server.call("told", command)
+    told = [note for note in answer.structured["notes"] if note.startswith("refused: ")]
+    assert len(told) == len(notes)
+    for note, beginning in zip(told, notes, strict=True):
+        assert note.startswith(beginning) and f"[{note}]" in answer.text
+    assert operated.server.call("told", ":").structured["notes"] == []
+    assert "refused" not in operated.server.call("told-2", ":").text
+
+
 def test_the_audit_log_is_its_owners_alone(operated: World) -> None:
     status = (operated.server.state / "audit.jsonl").stat()
     assert stat.S_IMODE(status.st_mode) == 0o600
