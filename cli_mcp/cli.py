@@ -33,7 +33,9 @@ SUBCOMMANDS = {
     "hooks": Subcommand("hooks.main", "the reconcile webhooks that Metacontroller calls"),
     "render": Subcommand("hooks.render_command", "print the Kubernetes objects that an instance becomes"),
     "doctor": Subcommand("cli_mcp.doctor.command", "check an installation in a cluster"),
-    "audit": Subcommand("mcp_server.audit_command", "who sent which request, from the logs of a cluster"),
+    "audit": Subcommand(
+        "mcp_server.audit_command", "who sent which request, from what servers and proxies recorded"
+    ),
     "validate": Subcommand("cli_mcp.validate", "check CliMcpInstance files"),
 }
 

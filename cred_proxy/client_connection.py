@@ -6,8 +6,7 @@ Thin: what to do with a CONNECT is decided in cred_proxy.connect, with a request
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import StreamReader, web
 from aiohttp.http import HttpRequestParser, RawRequestMessage
@@ -31,6 +30,9 @@ from cred_proxy.memory import BODY_BYTES, HEAD_BYTES, bound_transport
 from cred_proxy.pacing import Paced
 from cred_proxy.refusal import Reason, Refusal
 from cred_proxy.responses import OwnAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _log = logging.getLogger(__name__)
 _SHUTDOWN_SECONDS = 5.0

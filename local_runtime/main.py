@@ -53,6 +53,7 @@ from local_runtime.state import URL_FILE, StateDirectory, StateInUse
 from local_runtime.stdio import UnusableInput
 from local_runtime.tool_helper import tool_program
 from mcp_server.app import build_app
+from mcp_server.audit import write_calls_to
 from mcp_server.authentication import Authenticator, NoAuthentication, StaticToken
 from mcp_server.catalogue import Offering
 from mcp_server.serving import serve
@@ -84,6 +85,7 @@ class Arguments:
     ssh: tuple[str, int] | None = None
     stdio: bool = False
     print_config: bool = False
+    log_commands: bool = False
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -145,6 +147,11 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
         metavar="HOST:PORT",
         help="let in by SSH, too, whom spec.ssh.routes says; keys are in the --secrets-dir",
     )
+    parser.add_argument(
+        "--log-commands",
+        action="store_true",
+        help="write the text of commands to the audit file, too; it may hold secrets",
+    )
     who = parser.add_mutually_exclusive_group()
     who.add_argument("--token-file", type=Path, metavar="FILE", help="the token that clients must send")
     who.add_argument("--no-auth", action="store_true", help="let every program on this machine in")
@@ -163,6 +170,7 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
         values.ssh,
         values.stdio,
         values.print_config,
+        values.log_commands,
     )
 
 
@@ -294,6 +302,7 @@ async def _serve(
             session_limits(instance),
             warm_pool_size=instance.spec.sandbox.warm_pool_size,
             remark=egress.problem,
+            on_call=write_calls_to(audit, with_commands=arguments.log_commands),
         )
         sessions.start()
         stack.push_async_callback(sessions.close)

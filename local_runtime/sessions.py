@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TypeVar
 
 from cli_mcp.execution import (
@@ -21,6 +22,7 @@ from cli_mcp.execution import (
 from local_runtime.pool import WarmPool
 from local_runtime.sandbox import Sandbox, SandboxFactory
 from local_runtime.state import StateDirectory, session_name
+from mcp_server.audit import CallRecord
 from mcp_server.backend import (
     OpenSession,
     Readiness,
@@ -62,7 +64,8 @@ class _Session:
 class LocalSessions:
     """See mcp_server.backend.SandboxBackend. In use between `start` and `close`.
 
-    `remark` says what an operator should know although sessions can be served.
+    `remark` says what an operator should know although sessions can be served. `on_call` hears of each call
+    that came to a sandbox, with its command if it has one.
     """
 
     def __init__(
@@ -73,12 +76,14 @@ class LocalSessions:
         *,
         warm_pool_size: int = 0,
         remark: Callable[[], str | None] = lambda: None,
+        on_call: Callable[[CallRecord], None] = lambda call: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
         self._factory = factory
         self._limits = limits
         self._remark = remark
+        self._on_call = on_call
         self._clock = clock
         self._sessions: dict[SessionKey, _Session] = {}
         self._ending: dict[SessionKey, asyncio.Task[None]] = {}
@@ -110,32 +115,46 @@ class LocalSessions:
         self, session: SessionKey, command: str, timeout_seconds: float, on_progress: ProgressCallback
     ) -> SessionOutcome:
         outcome, found = await self._in_sandbox(
-            session, lambda sandbox: sandbox.run(command, timeout_seconds, on_progress)
+            session, command, lambda sandbox: sandbox.run(command, timeout_seconds, on_progress)
         )
         return SessionOutcome(outcome, found)
 
     async def call_tool(
         self, session: SessionKey, name: str, arguments: Mapping[str, object], timeout_seconds: float
     ) -> SessionToolResult:
+        command = arguments.get("command")
         result, found = await self._in_sandbox(
-            session, lambda sandbox: sandbox.call_tool(name, arguments, timeout_seconds)
+            session,
+            command if isinstance(command, str) else None,
+            lambda sandbox: sandbox.call_tool(name, arguments, timeout_seconds),
         )
         return SessionToolResult(result, found)
 
     async def _in_sandbox(
-        self, session: SessionKey, work: Callable[[Sandbox], Awaitable[T]]
+        self, session: SessionKey, command: str | None, work: Callable[[Sandbox], Awaitable[T]]
     ) -> tuple[T, SessionState]:
         """What `work` returns for the session's sandbox, and how that was found."""
         entry = self._sessions.get(session) or self._begin(session)
         entry.calls += 1
         try:
             sandbox = await asyncio.shield(entry.starting)
-            done = await work(sandbox)
+            with self._recorded(session, command):
+                done = await work(sandbox)
         finally:
             entry.calls -= 1
             entry.idle_since = self._clock()
         found, entry.state = entry.state, SessionState.CONTINUED
         return done, found
+
+    @contextmanager
+    def _recorded(self, session: SessionKey, command: str | None) -> Iterator[None]:
+        started_at = datetime.now(UTC)
+        try:
+            yield
+        finally:
+            owner, id_ = session.owner, session.id
+            name = session_name(owner, id_)
+            self._on_call(CallRecord(owner, id_, name, id_, started_at, datetime.now(UTC), command))
 
     async def end(self, session: SessionKey, *, delete_workspace: bool) -> None:
         if session in self._sessions:

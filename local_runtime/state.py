@@ -1,7 +1,7 @@
 """The state directory of one instance: its lock, token and workspaces, and how they get in and out of use.
 
     lock token url        of the server
-    audit.jsonl           what the sandboxes asked the proxy for, and what became of it
+    audit.jsonl           calls, and what the sandboxes asked the proxy for and what became of it
     proxy-ca/             the proxy's certificate authority with its key
     system/               files that every sandbox sees, and a copy of bubblewrap when it needs one
     sessions/<name>/      workspaces of sessions, kept until they are deleted

@@ -17,6 +17,7 @@ from typing import Any
 
 from cli_mcp.arguments import ArgumentParser
 
+_LOCAL_FILE = "audit.jsonl"
 # Of the clocks of two nodes, and of the moment in which a line is written.
 TOLERANCE = timedelta(seconds=2)
 
@@ -24,6 +25,10 @@ _EPILOG = """\
   kubectl -n team logs --prefix=false --tail=-1 -l cli-mcp.redhat.com/component=server > server.log
   kubectl -n team logs --prefix=false --tail=-1 -l cli-mcp.redhat.com/component=proxy > proxy.log
   cli-mcp audit server.log proxy.log | jq 'select(.session == "s1")'
+
+On one machine, with the state directory of `cli-mcp local` or that of one instance in it:
+
+  cli-mcp audit ~/.local/state/cli-mcp
 """
 
 Line = dict[str, Any]
@@ -80,16 +85,44 @@ def main(arguments: Sequence[str]) -> int:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("logs", nargs="+", type=Path, metavar="FILE")
-    files = parser.parse_args(arguments).logs
+    parser.add_argument("logs", nargs="+", type=Path, metavar="FILE|DIRECTORY")
+    given = parser.parse_args(arguments).logs
     try:
-        uses = Uses(lines(files, _CALL))
-        for joined in join(lines(files, _REQUEST), uses):
-            print(json.dumps(joined))
+        for files in groups(given):
+            uses = Uses(lines(files, _CALL))
+            for joined in join(lines(files, _REQUEST), uses):
+                print(json.dumps(joined))
+    except NoAuditFile as error:
+        print(f"cli-mcp audit: {error}", file=sys.stderr)
+        return 1
     except OSError as error:
         print(f"cli-mcp audit: {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
     return 0
+
+
+class NoAuditFile(Exception):
+    """A directory that no local server has written to."""
+
+
+def groups(given: Iterable[Path]) -> list[list[Path]]:
+    """The files that are joined with one another: all that were named, and those of each local instance,
+    since another's sessions may have the same names. Raises NoAuditFile."""
+    named: list[Path] = []
+    found: list[list[Path]] = []
+    for path in given:
+        if not path.is_dir():
+            named.append(path)
+            continue
+        instances = [path, *sorted(path.iterdir())]
+        # The older file first: `audit.jsonl.1`, see local_runtime.audit_file.
+        of_each = [sorted(instance.glob(f"{_LOCAL_FILE}*"), reverse=True) for instance in instances]
+        if not any(of_each):
+            raise NoAuditFile(
+                f"{path} has no {_LOCAL_FILE}; give the directory that `cli-mcp local` has as --state-dir"
+            )
+        found += [files for files in of_each if files]
+    return [*([named] if named else []), *found]
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,6 +221,13 @@ class World:
             shutil.copy(program, copy)
 
     def audit(self) -> list[dict[str, Any]]:
+        """What was asked of the proxy."""
+        return [record for record in self._records() if record["event"] != "call"]
+
+    def calls(self) -> list[dict[str, Any]]:
+        return [record for record in self._records() if record["event"] == "call"]
+
+    def _records(self) -> list[dict[str, Any]]:
         lines = (self.server.state / "audit.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines]
 

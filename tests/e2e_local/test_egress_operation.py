@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import requests
 
+from mcp_server import audit_command
 from tests.e2e_local.conftest import USERS
 from tests.e2e_local.harness import Server, running
 from tests.e2e_local.origins import (
@@ -130,6 +131,20 @@ def test_a_model_is_told_what_was_refused(operated: World, command: str, notes: 
         assert note.startswith(beginning) and f"[{note}]" in answer.text
     assert operated.server.call("told", ":").structured["notes"] == []
     assert "refused" not in operated.server.call("told-2", ":").text
+
+
+def test_calls_are_recorded_and_say_who_sent_a_request(
+    operated: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operated.server.call("recorded", f"{CURL} https://{FILES}/recorded; {CURL} -X PUT http://plain.test/x")
+    assert audit_command.main([str(operated.server.state)]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    recorded = {line["method"]: line for line in lines if line["client"] == "recorded"}
+    assert recorded.keys() == {"GET", "PUT"}
+    for line in recorded.values():
+        assert (line["owner"], line["session"], line["during_call"]) == ("local", "recorded", True)
+    (call,) = (line for line in operated.calls() if line["session"] == "recorded")
+    assert "command" not in call
 
 
 def test_the_audit_log_is_its_owners_alone(operated: World) -> None:

@@ -3,11 +3,25 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from cli_mcp.audit_budget import BudgetedLog, lines_to
 from mcp_server.audit import CallRecord, call_entry, write_calls_to
 
 ENDED = datetime(2024, 6, 1, 12, 0, 1, 250_000, tzinfo=UTC)
 CALL = CallRecord("owner\n", "s1", "pod-uid", "10.0.0.7", ENDED - timedelta(seconds=1), ENDED)
+
+
+@pytest.mark.parametrize(
+    ("command", "written"),
+    [("echo é\n", "echo é\n"), ("", ""), ("\udcff\u2028", "\udcff\u2028"), ("x" * 5000, "x" * 4096 + "...")],
+)
+def test_a_command_stands_in_the_line_when_it_was_asked_for(command: str, written: str) -> None:
+    stream = io.StringIO()
+    write_calls_to(BudgetedLog(lines_to(stream)), with_commands=True)(replace(CALL, command=command))
+    line = stream.getvalue().removesuffix("\n")
+    assert line.isascii() and line.isprintable()
+    assert json.loads(line)["command"] == written
 
 
 def test_a_call_is_one_line_of_json_that_says_who_where_and_when() -> None:

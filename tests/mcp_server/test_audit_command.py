@@ -104,3 +104,30 @@ def test_other_lines_and_prefixes_do_not_matter(tmp_path: Path, capsys: pytest.C
 def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "nothing.log")]) == 1
     assert "nothing.log: No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argument", [".", "one"], ids=["state directory", "instance's directory"])
+def test_a_state_directory_of_local_mode_has_both_kinds_of_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argument: str
+) -> None:
+    for instance in ("one", "two"):
+        (tmp_path / instance).mkdir()
+        lines = [request(f"/{instance}", 6, ip="s1"), call(f"s1 of {instance}", 5, 7, ip="s1")]
+        (tmp_path / instance / "audit.jsonl").write_text("\n".join(lines))
+        (tmp_path / instance / "audit.jsonl.1").write_text(
+            "\n".join([call("older", 0, 1, ip="s0"), request(f"/{instance}/older", 2, ip="s0")])
+        )
+    (tmp_path / "token").write_text("no directory")
+    assert main([str(tmp_path / argument)]) == 0
+    sessions = {
+        line["path"]: line["session"] for line in map(json.loads, capsys.readouterr().out.splitlines())
+    }
+    expected = {"/one": "s1 of one", "/one/older": "older"}
+    if argument == ".":
+        expected |= {"/two": "s1 of two", "/two/older": "older"}
+    assert sessions == expected
+
+
+def test_a_directory_without_records_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path)]) == 1
+    assert "has no audit.jsonl" in capsys.readouterr().err
