@@ -1,5 +1,6 @@
 """Starting, ending and being killed: what `cli-mcp local` leaves behind, and what it finds again."""
 
+import json
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -254,3 +256,38 @@ def test_what_is_missing_is_said_and_nothing_is_started(tmp_path: Path) -> None:
     assert "--secrets-dir" in refused.stderr
     assert re.search("credentials/greeting", refused.stderr)
     assert "Traceback" not in refused.stderr
+
+
+LIMITED: dict[str, Any] = {"commandTimeout": {"default": 2, "max": "3s"}, "outputLimit": 1000}
+
+
+def test_an_instance_chooses_the_times_of_commands_and_the_size_of_their_output() -> None:
+    with running(arguments=("--log-commands",), **LIMITED) as server:
+        began = time.monotonic()
+        # What it started ignores signals, too.
+        late = server.tool("a", "bash", 20, command="trap '' INT TERM; echo started; sleep 30; sleep 30")
+        assert time.monotonic() - began < 1.5 + 5
+        assert (late.stdout, late.exit_code, late.structured["timed_out"]) == ("started\n", 124, True)
+        assert late.structured["notes"][0].startswith("timed out after 1.5 s")
+        assert "timeout 600 s is too long: 3 s was used" in server.call("a", "true", 600).structured["notes"]
+        long = server.call("b", "seq 1000", 3)
+        lines = long.stdout.splitlines()
+        assert len(long.stdout) < 1_100
+        assert all(line.isdecimal() for line in lines if "left out" not in line)
+        assert (lines[0], lines[-1]) == ("1", "1000")
+        (note, _) = long.structured["notes"]
+        assert note == f"stdout: 3,893 bytes, all in {long.structured['output_file']}"
+        assert f"[{note}]" in long.text
+        records = [json.loads(line) for line in (server.state / "audit.jsonl").read_text().splitlines()]
+        assert [record["command"] for record in records if record["event"] == "call"][-1] == "seq 1000"
+
+
+def test_whoever_shows_the_structure_alone_hears_everything(server: Server) -> None:
+    new = server.call("structure", "(sleep 0.5; echo late) & echo now", 600)
+    assert new.structured["notes"][0] == "timeout 600 s is too long: 300 s was used"
+    assert new.structured["notes"][-1] == "new session"
+    assert any("background.stdout" in note for note in new.structured["notes"])
+    assert new.structured["background"] and "in the background: " not in new.text
+    binary = server.call("structure", r"printf 'caf\xe9\n'")
+    assert "stdout in readable form: caf\ufffd\n" in binary.structured["notes"]
+    assert server.call("structure", "true").structured["notes"] == []
