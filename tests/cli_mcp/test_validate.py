@@ -124,7 +124,8 @@ def test_a_name_in_the_file_cannot_drive_the_terminal(
 ) -> None:
     _, lines, _ = run(capsys, written(tmp_path, GOOD + '  "\\e[2Jx": 1\n'))
     assert lines[0].endswith(r"spec['\x1b[2Jx']: is not a field; remove it, or use one of: "
-                             "proxy, replicas, sandbox, serverContainer, ssh, tools")  # fmt: skip
+                             "defaultSession, proxy, replicas, sandbox, serverContainer, "
+                             "ssh, tools")  # fmt: skip
 
 
 def test_a_file_in_another_encoding_is_said_to_be_so(

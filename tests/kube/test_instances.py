@@ -15,7 +15,7 @@ from tests.kube.instances import cel_twin
 ROOT = Path(__file__).parents[2]
 TABLE: list[dict[str, Any]] = yaml.safe_load((ROOT / "tests/data/instances/verdicts.yaml").read_text())
 # Unknown fields are refused only where a client asks for strict validation; otherwise they are pruned.
-PRUNED = {"a field that does not exist", "a misspelt field deep inside"}
+PRUNED = {"a field that does not exist", "a misspelt field deep inside", "a misspelt command time"}
 # The Python twin of these rules looks closer than the CEL expression can.
 STRICTER = {
     "brackets around what is no IPv6 address",

@@ -222,6 +222,7 @@ class TestWhatIsLost:
         demo.world.api.patch(
             "pods", NAMESPACE, name, {"metadata": {"labels": labels, "annotations": annotations}}
         )
+        await eventually(lambda: server.warm_count() == 1)
         assert (await call(server, session("s"))).session is SessionState.NEW
         assert [pod["metadata"]["name"] for pod in demo.pods_of("s")] == [name]
 
