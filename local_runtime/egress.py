@@ -195,14 +195,12 @@ class Egress:
         return routing
 
     def _use(self, reach: Reach) -> None:
-        """Show the sandboxes these contexts. Raises OSError."""
+        """Show the sandboxes these contexts. Raises OSError, and then everything is as before."""
+        if reach.kubeconfig is not None:
+            text = dummy_kubeconfig(reach.kubeconfig, CA_PATH, _PROXY_URL)
+            self._state.write_system_file(f"{self._config.name}/{KUBECONFIG_KEY}", text)
         self.reach = reach
-        if reach.kubeconfig is None:
-            return
-        self._state.write_system_file(
-            f"{self._config.name}/{KUBECONFIG_KEY}", dummy_kubeconfig(reach.kubeconfig, CA_PATH, _PROXY_URL)
-        )
-        for entry in reach.kubeconfig.refused:
+        for entry in reach.kubeconfig.refused if reach.kubeconfig else ():
             log.warning("the proxy does not serve this entry of the kubeconfig: %s", entry)
 
     def _watched(self) -> Sequence[Path]:

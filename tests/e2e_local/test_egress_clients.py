@@ -366,7 +366,7 @@ def test_git_has_an_identity_to_commit_with_and_a_shell_its_defaults(clients: Wo
     if which("git") is None:
         pytest.skip("there is no git here")
     said = clients.server.call(
-        SESSION,
+        "defaults",
         "git init -q own && cd own && git commit -q --allow-empty -m x && git log --format='%an <%ae>'; cd; "
         "echo $LANG $TERM ${PATH%%:*}; x='\u00e9'; echo ${#x}",
     )

@@ -46,11 +46,12 @@ def test_the_printed_curl_line_works_as_it_is(server: Server) -> None:
 
 
 def test_the_printed_configurations_have_what_a_client_needs(server: Server) -> None:
-    for client in ("claude mcp add", '"mcpServers"', '"servers"'):
-        line = next(line for line in server.screen.splitlines() if client in line)
-        assert server.url in line
-        assert f"Bearer {server.token}" in line
-        assert "X-Session-ID" in line
+    lines = server.screen.splitlines()
+    assert any("claude mcp add" in line and line.endswith("--stdio") for line in lines)
+    (over_http,) = (line for line in lines if '"type": "http"' in line)
+    for needed in (server.url, f"Bearer {server.token}", "X-Session-ID"):
+        assert needed in over_http
+    assert server.screen.count(server.token) == 1
 
 
 def test_it_says_what_of_the_file_is_not_used() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from cli_mcp.execution import SandboxUnavailable
+from cli_mcp.names import WORKSPACE_PATH
+from cli_mcp.sandbox_environment import DEFAULT_ENVIRONMENT
 from sandbox_agent import pid_one
 from sandbox_agent.launch import DirectLauncher, Launched
 from sandbox_agent.memory import MemoryFiles, MemoryKills
@@ -24,7 +26,9 @@ async def launch(made: PodLauncher, *argv: str) -> Launched:
 
 def test_the_shell_gets_the_environment_without_what_is_the_agents() -> None:
     given = {"PATH": "/bin", "CLI_MCP_POD_UID": "x", "CLI_MCP": "kept", "HTTPS_PROXY": "http://proxy:8080"}
-    assert shell_environment(given) == {"PATH": "/bin", "CLI_MCP": "kept", "HTTPS_PROXY": "http://proxy:8080"}
+    kept = {"CLI_MCP": "kept", "HTTPS_PROXY": "http://proxy:8080"}
+    programs = {"PATH": f"{WORKSPACE_PATH}/.local/bin:/bin"}
+    assert shell_environment(given) == {**DEFAULT_ENVIRONMENT, **kept, **programs}
 
 
 async def test_they_come_after_the_agent_when_time_and_memory_are_short(tmp_path: Path) -> None:
