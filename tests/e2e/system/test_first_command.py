@@ -34,7 +34,7 @@ def test_a_caller_reads_what_the_investigation_identity_may_read(ready: Instance
 
 
 def test_what_it_may_not_read_it_does_not_see(ready: Instance) -> None:
-    answer = ready.client().bash("s1", "kubectl get secrets")
+    answer = ready.client().bash("s1", "kubectl get pods")
     assert answer.exit_code == 1
     assert f"system:serviceaccount:{ready.namespace}:{INVESTIGATOR}" in answer.structured["stderr"]
 

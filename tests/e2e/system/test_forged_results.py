@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.forged_results import HEADLESS, LOOK, NOTHING, THIEVES, python
+from tests.hooks.world import ALLOWLIST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +21,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def client(instance: Instance) -> McpClient:
-    instance.create({"sandbox": {"warmPoolSize": 1}}, ())
+    instance.create({"sandbox": {"warmPoolSize": 1}, "proxy": ALLOWLIST}, ())
     instance.wait_for("Ready", 120)
     return instance.client()
 

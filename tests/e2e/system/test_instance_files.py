@@ -93,7 +93,7 @@ async def test_its_client_is_told_what_can_be_reached_and_reaches_it(ready: Inst
         result = await client.call_tool("bash", {"command": "kubectl get configmaps -o name"})
         assert result.structured_content is not None
         assert "configmap/seen" in result.structured_content["stdout"].splitlines()
-        refused = await client.call_tool("bash", {"command": "kubectl get secrets"})
+        refused = await client.call_tool("bash", {"command": "kubectl get pods"})
         assert refused.structured_content is not None
         assert f"{ready.namespace}:{INVESTIGATOR}" in refused.structured_content["stderr"]
 
