@@ -97,14 +97,17 @@ def start_lines(nonce: str, fds: Descriptors) -> bytes:
 _NAME = "printf bash 2>/dev/null >/proc/self/task/$$/comm\n"
 # Without job control there are no notices of jobs, and a background job is no leader of a process group,
 # for which setsid(1) would fork; but a SIGINT counts only if it ended the child that the shell waits for,
-# and what a trap sends then always counts. TMOUT would end an interactive shell that waits. Both functions
-# are readonly, so that a command that redefines them by accident gets an error. The report must not touch
-# other variables, since any name may have become readonly, and "$?" has to be expanded first. A shell that
-# cannot source any more (enable -n) must not look healthy: it would report each next command as done. It
-# reads many lines for one command: prompts are for one of them, and are set again with the next command.
+# and what a trap sends then always counts. It does so inside of a command alone: a shell that its own trap
+# interrupts while it reads a line, or reports (`main`), loses its place in what it has read, and crashes.
+# TMOUT would end an interactive shell that waits. Both functions are readonly, so that a command that
+# redefines them by accident gets an error. The report must not touch other variables, since any name may have
+# become readonly, and "$?" has to be expanded first. A shell that cannot source any more (enable -n) must not
+# look healthy: it would report each next command as done. It reads many lines for one command: prompts are
+# for one of them, and are set again with the next command.
 _SETUP = r"""
 set +o history; history -c; set +H; set +m; shopt -s expand_aliases; unset HISTFILE TMOUT PS1 PS2
-trap '\builtin kill -INT $$' RTMAX
+trap '\builtin test -n "${BASH_SOURCE[*]: -1}" -a "${BASH_SOURCE[*]: -1}" != main &&
+  \builtin kill -INT $$' RTMAX
 __cli_mcp_status() { \builtin return "$1"; }
 __cli_mcp_report() {
   \builtin printf '\0%s %s %s\0%s\0' "$1" "$?" "$$" "$PWD"

@@ -62,6 +62,10 @@ class Mailbox:
             self._answers.append(item)
         self._wake()
 
+    def drop_reports(self) -> None:
+        """What ended stays to be told."""
+        self._answers = deque(answer for answer in self._answers if not isinstance(answer, Report))
+
     def drop_answers(self) -> None:
         self._answers.clear()
 
@@ -186,7 +190,7 @@ class Sandbox:
 
     def source(self, path: str, stdout: str, stderr: str, last_status: int) -> bool:
         """Have the shell run the file `path`; it reports when it is done. False when that cannot be sent."""
-        self._mailbox.drop_answers()
+        self._mailbox.drop_reports()
         self._channels.begins.drop()
         self._begin_nonce = _nonce()
         line = protocol.source_line(
@@ -215,7 +219,7 @@ class Sandbox:
 
     def request_report(self) -> None:
         """Have the shell report, as soon as it is at its prompt."""
-        self._mailbox.drop_answers()
+        self._mailbox.drop_reports()
         self._send(b"\n" + self._prompts + self._report_request())
 
     def ask_again(self) -> None:

@@ -229,13 +229,29 @@ CLAIMS = {
     "another token": curl("-H 'Authorization: Bearer {token}'"),
     "two tokens": curl("-H 'Authorization: Bearer {token}' -H 'authorization: Bearer {token}'"),
     "a password": curl("-u admin:admin"),
-    "another user": curl("-H 'Impersonate-User: admin' -H 'Impersonate-Group: system:masters'"),
-    "a front proxy": curl("-H 'X-Remote-User: admin' -H 'X-Remote-Group: system:masters'"),
-    "a header to drop": curl("-H 'Connection: Authorization, Impersonate-User' -H 'Impersonate-User: admin'"),
-    "kubectl --as": f"{WHOAMI} --as=admin --as-group=system:masters",
     "kubectl --token": f"{WHOAMI} --token={{token}}",
     "a kubeconfig": f"sed s/proxy-managed-token/{{token}}/ $KUBECONFIG >mine; KUBECONFIG=mine {WHOAMI}",
 }
+
+
+# Without them the answer would be that to another question.
+REFUSED_CLAIMS = {
+    "another user": "-H 'Impersonate-User: admin' -H 'Impersonate-Group: system:masters'",
+    "a front proxy": "-H 'X-Remote-User: admin' -H 'X-Remote-Group: system:masters'",
+    "a header to drop": "-H 'Connection: Authorization, Impersonate-User' -H 'Impersonate-User: admin'",
+}
+
+
+@pytest.mark.parametrize("claim", REFUSED_CLAIMS)
+def test_a_claim_that_would_change_the_answer_is_refused(client: McpClient, session: str, claim: str) -> None:
+    command = f"curl -s -o /dev/null -w '%{{http_code}}' {REFUSED_CLAIMS[claim]} --json '{{}}' {REVIEWS}"
+    assert client.bash(session, command).stdout == "403"
+
+
+def test_kubectl_as_somebody_else_is_told_that_it_cannot_be(client: McpClient, session: str) -> None:
+    answer = client.bash(session, "kubectl get configmaps --as=admin --as-group=system:masters")
+    assert answer.exit_code == 1
+    assert "mpersonat" in answer.structured["stderr"], answer.text
 
 
 @pytest.mark.parametrize("claim", CLAIMS)

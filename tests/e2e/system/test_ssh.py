@@ -45,7 +45,7 @@ def rolled_out(instance: Instance) -> None:
 async def test_each_user_name_has_a_pod_of_its_own_that_it_comes_back_to(ready: Instance) -> None:
     async with client(ready, "agent-1") as one, client(ready, "agent-2") as two:
         assert await stdout(one, "export WHO=one; echo hi") == "hi\n"
-        assert await stdout(two, "echo [$WHO]; hostname") != await stdout(one, "echo []; hostname")
+        assert await stdout(two, "echo [$WHO]; hostname -i") != await stdout(one, "echo []; hostname -i")
     async with client(ready, "agent-1") as again:
         assert await stdout(again, "echo $WHO") == "one\n"
     pods = [ready.session_pods(session_key(name).id) for name in ("agent-1", "agent-2")]
