@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sandbox_agent.protocol import ShellExit
+from sandbox_agent.protocol import Report, ShellExit
 from sandbox_agent.sandbox import Mailbox, SandboxDeath, Stop
 from tests.sandbox_agent.conftest import TestSession, alive
 
@@ -29,6 +29,14 @@ async def test_answers_come_in_order_and_a_stop_before_them() -> None:
     assert await mailbox.answer_or_stop(until) == ShellExit(1)
     assert await mailbox.answer_or_stop(until) == SandboxDeath()
     assert await mailbox.answer_or_stop(now() + 0.01) is None
+
+
+async def test_whoever_asks_for_a_new_report_still_hears_that_the_shell_has_ended() -> None:
+    mailbox = Mailbox()
+    for item in (Report(0, 1, b"/", None), ShellExit(139)):
+        mailbox.put(item)
+    mailbox.drop_reports()
+    assert await mailbox.answer(now() + LATER) == ShellExit(139)
 
 
 async def test_a_stop_does_not_end_a_wait_for_an_answer() -> None:
