@@ -51,7 +51,7 @@ def unnamed(pids: Iterable[int], device: int, give_up: GiveUp = lambda: False) -
         complete = False
     return Unnamed(
         sum((looking.mapped | looking.opened).values()),
-        looking.descriptors_under_way,
+        sum(looking.under_way.values()),
         complete,
         looking.hidden,
     )
@@ -65,7 +65,8 @@ class _Look:
     def __init__(self, device: int, give_up: GiveUp) -> None:
         self.opened: dict[int, int] = {}
         self.mapped: dict[int, int] = {}
-        self.descriptors_under_way = 0
+        self.under_way: dict[int, int] = {}
+        """By socket, which threads share, as they share files."""
         self.hidden = False
         self._device = device
         self._give_up = give_up
@@ -107,7 +108,7 @@ class _Look:
             status = descriptor.stat()  # of what is open, without opening it
             self._count_file(status)
             if stat.S_ISSOCK(status.st_mode):
-                self.descriptors_under_way += _under_way(Path(f"{directory}/fdinfo/{descriptor.name}"))
+                self.under_way[status.st_ino] = _under_way(Path(f"{directory}/fdinfo/{descriptor.name}"))
         except FileNotFoundError:
             return  # closed since it was listed
 

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,10 @@ def test_a_descriptor_under_way_in_a_socket_is_noticed(tmp_path: Path) -> None:
             rights = array.array("i", [file.fileno()])
             one.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         assert unnamed([os.getpid()], tmp_path.stat().st_dev).descriptors_under_way == 1
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(int).result()
+            seen = unnamed([os.getpid()], tmp_path.stat().st_dev)
+        assert seen.descriptors_under_way == 1, "threads share their descriptors"
 
 
 def test_whoever_asks_may_give_up_and_is_told(tmp_path: Path) -> None:
