@@ -4,6 +4,7 @@ Each replica of the server writes its own report under the name of its pod into 
 `cli-mcp-<instance>-path`. There is no time in it: while nothing changes, nothing is written.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
@@ -41,3 +42,13 @@ class PathReport(_Model):
 
     targets: tuple[TargetState, ...] = ()
     unreachable: tuple[str, ...] = ()
+
+
+def merged(states: Iterable[TargetState]) -> tuple[TargetState, ...]:
+    """One state for each target, by name: who has a problem with it outweighs who has not."""
+    found: dict[str, TargetState] = {}
+    for state in states:
+        known = found.get(state.endpoint)
+        if known is None or (state.problem and not known.problem):
+            found[state.endpoint] = state
+    return tuple(found[endpoint] for endpoint in sorted(found))

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from pydantic import ValidationError
 
-from cli_mcp.path_report import PathReport, TargetKind, TargetState
+from cli_mcp.path_report import PathReport, TargetKind, TargetState, merged
 from hooks.problem import Problem, Reason
 from hooks.wire import CONFIG_MAP, HookRequest
 
@@ -24,12 +24,10 @@ def path_report(request: HookRequest) -> PathReport | None:
     ]
     if not reports:
         return None
-    targets: dict[str, TargetState] = {}
-    for state in (state for report in reports for state in report.targets):
-        known = targets.get(state.endpoint)
-        targets[state.endpoint] = known if known is not None and known.problem else state
     sentences = dict.fromkeys(sentence for report in reports for sentence in report.unreachable)
-    return PathReport(targets=tuple(targets[name] for name in sorted(targets)), unreachable=tuple(sentences))
+    return PathReport(
+        targets=merged(state for report in reports for state in report.targets), unreachable=tuple(sentences)
+    )
 
 
 def path_problems(report: PathReport | None) -> list[Problem]:

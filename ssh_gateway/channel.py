@@ -27,7 +27,7 @@ _LARGE_MESSAGE_SECONDS = 30.0
 # Blank lines are taken many at a time, and without a word.
 _BLANK = re.compile(rb"[ \t\r\n]*\n")
 _MAX_BLANK_BYTES = 64 * 1024
-# Of the processor, measured: a message through the SDK, and each byte of it through the parser.
+# Of the processor, estimated: a message through the SDK, and each byte of it through the parser.
 _LINE_SECONDS = 0.00015
 _BYTE_SECONDS = 1e-8
 # What is written before others have their turn.

@@ -54,7 +54,7 @@ _SIGNATURE_ALGORITHMS = (
 _KEXINIT, _NEWKEYS = 20, 21
 # asyncssh copies what it holds for each packet in it, so that it gets little at a time.
 _PIECE_BYTES = 2048
-# Of the processor, measured: signature and Diffie-Hellman run outside of the turn that asked for them.
+# Of the processor, estimated: signature and Diffie-Hellman run outside of the turn that asked for them.
 _KEY_EXCHANGE_SECONDS = 0.002
 
 _KEEPALIVE_SECONDS = 30

@@ -22,7 +22,7 @@ MAX_REQUESTS = 8
 MAX_USELESS_LINES = 64
 """That are no message or have a request's id that is taken, in a row. Each is answered."""
 
-# Of the processor, measured: a message that the SDK answers by itself. A call of a tool waits for its shell.
+# Of the processor, estimated: a message that the SDK answers by itself. A call of a tool waits for its shell.
 _MESSAGE_SECONDS = 0.0005
 # What a call of a tool and its answer cost on their way, packets included: nobody is to wait for that.
 _CALL_SECONDS = 0.001

@@ -13,7 +13,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from cli_mcp.names import AGENT_PORT, COMPONENT_PROXY, COMPONENT_SERVER, PROXY_METRICS_PORT
-from cli_mcp.path_report import PathReport, TargetState, TargetStates
+from cli_mcp.path_report import PathReport, TargetStates, merged
 from mcp_server.cluster.kubernetes import KubernetesApi, KubernetesError, Object, Resource
 from mcp_server.cluster.pods import MalformedPod, SandboxPod, read_pod
 
@@ -114,7 +114,7 @@ class PathChecks:
         answers = await asyncio.gather(*map(self._probes.targets_of, addresses))
         reached = await asyncio.gather(*(self._probes.connects(one, AGENT_PORT) for one in warm))
         return PathReport(
-            targets=merged(answer for answer in answers if answer is not None),
+            targets=merged(state for answer in answers if answer is not None for state in answer.targets),
             unreachable=(
                 *((NO_AGENT,) if not all(reached) else ()),
                 *((NO_PROXY,) if None in answers else ()),
@@ -144,16 +144,6 @@ def confirmed(before: PathReport, found: PathReport) -> PathReport:
         targets=found.targets or before.targets,
         unreachable=tuple(sentence for sentence in found.unreachable if sentence in before.unreachable),
     )
-
-
-def merged(answers: Iterable[TargetStates]) -> tuple[TargetState, ...]:
-    """One state for each target: a proxy that has a problem with it outweighs one that has not."""
-    states: dict[str, TargetState] = {}
-    for state in (state for answer in answers for state in answer.targets):
-        known = states.get(state.endpoint)
-        if known is None or (state.problem and not known.problem):
-            states[state.endpoint] = state
-    return tuple(states[endpoint] for endpoint in sorted(states))
 
 
 def data_changes(present: dict[str, str], mine: dict[str, str], servers: set[str]) -> dict[str, str | None]:

@@ -12,7 +12,7 @@ from aiohttp import web
 from lightkube.config.kubeconfig import KubeConfig
 
 from cli_mcp import names
-from cli_mcp.path_report import PathReport, TargetKind, TargetState, TargetStates
+from cli_mcp.path_report import PathReport, TargetKind, TargetState, TargetStates, merged
 from mcp_server.cluster import path_checks
 from mcp_server.cluster.kubernetes import KubernetesApi
 from mcp_server.cluster.path_checks import (
@@ -23,7 +23,6 @@ from mcp_server.cluster.path_checks import (
     Probes,
     confirmed,
     data_changes,
-    merged,
     network_probes,
 )
 from tests.hooks.world import NAMESPACE
@@ -46,7 +45,7 @@ MERGED = [
 def test_a_proxy_with_a_problem_outweighs_one_without(
     answers: list[TargetStates], expected: tuple[TargetState, ...]
 ) -> None:
-    assert merged(answers) == expected
+    assert merged(state for answer in answers for state in answer.targets) == expected
 
 
 @pytest.mark.parametrize(
