@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import contextlib
 import importlib
 import logging
 import signal
@@ -131,16 +130,23 @@ async def _run(options: Options) -> None:
         asyncio.create_task(follow(proxy, options.watched, loaded)),
         asyncio.create_task(checks.run()),
     ]
+    for task in background:
+        task.add_done_callback(_say_why)
     await stop.wait()
     _log.info("stopping; requests have %g s to finish", options.drain_seconds)
     # What is withdrawn meanwhile ends meanwhile.
     await proxy.close(options.drain_seconds)
     for task in background:
         task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.gather(*background)
+    await asyncio.gather(*background, return_exceptions=True)
     audit_log.close()
     await health.cleanup()
+
+
+def _say_why(ended: asyncio.Task[None]) -> None:
+    """At once, of a task that should go on for ever: nobody waits for it before the end."""
+    if not ended.cancelled() and (error := ended.exception()) is not None:
+        _log.error("%s ended, and with it what it does", ended.get_coro(), exc_info=error)
 
 
 def _listening(address: Endpoint) -> socket.socket:
